@@ -1,0 +1,171 @@
+"""JSON-RPC envelopes as views over raw bytes, and the messages Coffer writes around raw payloads.
+
+Owns the envelope's shape and the checks that raw bytes need before they may travel on (UTF-8, duplicate members,
+line breaks). Never decodes a payload: ``params``, ``result`` and ``error`` stay bytes.
+Source: JSON-RPC 2.0; MCP base protocol, Messages.
+"""
+
+import json
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from coffer_common import protocol
+
+BOM: Final = b"\xef\xbb\xbf"
+_LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
+_EMPTY: Final = Raw(b"")
+_DUPLICATES: Final = "duplicate member "
+
+
+class Malformed(Exception):
+    """A message that is no JSON-RPC message. ``id`` is the request's own as raw JSON, ``b"null"`` where unknown."""
+
+    def __init__(self, code: int, message: str, id: bytes = b"null") -> None:
+        super().__init__(message)
+        self.code, self.message, self.id = code, message, id
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One message; absent members are UNSET or empty. ``id`` keeps the peer's JSON type and spelling."""
+
+    method: str | UnsetType = UNSET
+    id: Raw = _EMPTY
+    params: Raw = _EMPTY
+    result: Raw = _EMPTY
+    error: Raw = _EMPTY
+    jsonrpc: str | UnsetType = UNSET
+
+    @property
+    def raw_id(self) -> bytes:
+        """The id as raw JSON; empty for a notification."""
+        return bytes(self.id)
+
+    @property
+    def kind(self) -> Literal["request", "notification", "response", "invalid"]:
+        """What the message is, by the members it has."""
+        if self.method is not UNSET:
+            return "request" if self.id else "notification"
+        return "response" if self.id and bool(self.result) != bool(self.error) else "invalid"
+
+
+_decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+
+
+def is_id(raw: bytes) -> bool:
+    """Whether raw JSON may be a request id: a string or an integer (MCP: never null)."""
+    return raw[:1] == b'"' or (raw.lstrip(b"-").isdigit() and raw != b"")
+
+
+def parse(data: bytes | bytearray | memoryview) -> Envelope:
+    """The envelope of one message from a peer that calls us.
+
+    Raises ``Malformed``: -32700 for what is no JSON, -32600 for JSON that is no message (arrays are the caller's
+    business), with the id where it can be read. Checks UTF-8, and duplicates of the members that route.
+    """
+    raw = bytes(data)
+    try:
+        raw.decode()
+        envelope = _decode_envelope(raw)
+    except UnicodeDecodeError as error:
+        raise Malformed(protocol.PARSE_ERROR, f"not UTF-8: byte {error.start}") from None
+    except msgspec.ValidationError as error:
+        raise Malformed(protocol.INVALID_REQUEST, f"not a JSON-RPC message: {error}", _salvaged_id(raw)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(protocol.PARSE_ERROR, f"not JSON: {error}") from None
+    raw_id = envelope.raw_id
+    if raw_id and not is_id(raw_id):
+        raise Malformed(protocol.INVALID_REQUEST, "id must be a string or an integer")
+    if envelope.jsonrpc != "2.0":
+        raise Malformed(protocol.INVALID_REQUEST, 'jsonrpc must be "2.0"', raw_id or b"null")
+    if envelope.kind == "invalid":
+        raise Malformed(protocol.INVALID_REQUEST, "neither a request nor a response: no method", raw_id or b"null")
+    twice = _duplicate_in_envelope(raw, envelope)
+    if twice is not None:
+        raise Malformed(protocol.INVALID_REQUEST, f"{_DUPLICATES}{twice!r}", raw_id or b"null")
+    if envelope.params and bytes(envelope.params)[:1] != b"{":
+        raise Malformed(protocol.INVALID_PARAMS, "params must be an object", raw_id or b"null")
+    return envelope
+
+
+def view(line: bytes) -> Envelope | None:
+    """The envelope of a message from a peer we called, or None for what is no message (chatter on stdout)."""
+    if line[:3] == BOM:
+        line = line[3:]
+    try:
+        envelope = _decode_envelope(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return None if envelope.jsonrpc != "2.0" or envelope.kind == "invalid" else envelope
+
+
+def duplicate_member(raw: bytes, *names: str) -> str | None:
+    """The first of ``names`` that stands more than once at the top level of a JSON object, or None.
+
+    Peers may read the other one, so a name that routes must stand once. Cheap unless a name occurs twice
+    anywhere, or an escape could hide one.
+    """
+    if b"\\u" not in raw and all(raw.count(b'"%s"' % name.encode()) < 2 for name in names):
+        return None
+    found: list[str] = []
+
+    def pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        found[:] = [key for key, _ in members]  # the outermost object is built last
+        return {}
+
+    json.loads(raw, object_pairs_hook=pairs)
+    return next((name for name in names if found.count(name) > 1), None)
+
+
+def _duplicate_in_envelope(raw: bytes, envelope: Envelope) -> str | None:
+    payload = bytes(envelope.params or envelope.result or envelope.error)
+    at = raw.rfind(payload) if payload else -1
+    rest = raw if at < 0 else raw[:at] + b"0" + raw[at + len(payload) :]
+    return duplicate_member(rest, "id", "method", "params", "result", "error")
+
+
+def _salvaged_id(raw: bytes) -> bytes:
+    try:
+        message = _decode_any(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return b"null"
+    found = message.get("id") if isinstance(message, dict) else None
+    usable = isinstance(found, str | int) and not isinstance(found, bool)
+    return msgspec.json.encode(found) if usable else b"null"
+
+
+def one_line(raw: bytes) -> bytes:
+    """The same JSON on one line: a literal CR or LF can only stand between tokens, so each becomes a space."""
+    return raw.translate(_LINE_BREAKS) if b"\n" in raw or b"\r" in raw else raw
+
+
+def request(id: bytes, method: str, params: bytes = b"") -> bytes:
+    """A request; ``id`` and ``params`` are raw JSON (no params where empty)."""
+    tail = b',"params":' + params if params else b""
+    return b'{"jsonrpc":"2.0","id":' + id + b',"method":' + msgspec.json.encode(method) + tail + b"}"
+
+
+def notification(method: str, params: bytes = b"") -> bytes:
+    """A notification; ``params`` is raw JSON (none where empty)."""
+    tail = b',"params":' + params if params else b""
+    return b'{"jsonrpc":"2.0","method":' + msgspec.json.encode(method) + tail + b"}"
+
+
+def response(id: bytes, result: bytes) -> bytes:
+    """A successful response around raw result bytes."""
+    return b'{"jsonrpc":"2.0","id":' + id + b',"result":' + result + b"}"
+
+
+def error_response(id: bytes, error: bytes) -> bytes:
+    """An error response around a raw error object."""
+    return b'{"jsonrpc":"2.0","id":' + id + b',"error":' + error + b"}"
+
+
+def error(code: int, message: str, data: Any = None) -> bytes:
+    """A raw error object."""
+    body: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    return msgspec.json.encode(body)
