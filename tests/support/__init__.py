@@ -1,0 +1,1 @@
+"""What tests share: bounded waits, leak checks, the daemon, clients and upstream commands."""
