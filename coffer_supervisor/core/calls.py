@@ -1,0 +1,143 @@
+"""The words that endpoint and router share: who calls, at which endpoint, what for, and how an answer comes back.
+
+Owns the types of that seam and nothing else. Never decodes a payload, never touches a socket or a clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from coffer_common import errors, frames, protocol
+
+LOCAL_PRINCIPAL: Final = "local"
+DAEMON_PRINCIPAL: Final = "daemon"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls. ``id``: ``local`` (over a socket), ``daemon`` (its token over TCP) or ``client:NAME``; ``name`` is
+    what the invocation log shows where the client gave no name. ``servers``, ``groups``: its scope; None is all.
+    """
+
+    id: str
+    name: str
+    servers: frozenset[str] | None = None
+    groups: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which endpoint: ``/mcp`` (neither member set), ``/servers/NAME/mcp`` or ``/groups/NAME/mcp``."""
+
+    path: str
+    server: str | None = None
+    group: str | None = None
+
+    @property
+    def naming(self) -> frames.Naming:
+        """``raw`` on a pass-through endpoint, where nothing is renamed."""
+        return "prefixed" if self.server is None else "raw"
+
+
+@dataclass(slots=True)
+class CallRequest:
+    """One request that an upstream answers: ``tools/call``, ``prompts/get``, ``resources/read``,
+    ``completion/complete``. ``params`` is the raw JSON object (``b"{}"`` where absent); ``headers`` holds the
+    ``mcp-param-*`` headers only, in lower case; ``client_name`` is empty where the client gave none.
+    """
+
+    caller: frames.Caller
+    principal: Principal
+    scope: Scope
+    method: str
+    params: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    log_level: str = ""
+    trace_id: str = ""
+    client_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error for the client: ``error`` is the raw JSON error object, ``status`` that of a modern HTTP answer.
+    ``reason`` names one of ``coffer_common.errors``; it is empty for an upstream's own error."""
+
+    code: int
+    error: bytes
+    status: int
+    reason: str
+    message: str
+
+
+class CallError(Exception):
+    """A request that got no answer but a Failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class CallSink(Protocol):
+    """Where one call's answer goes. Called on the loop; never blocks, never raises. Payloads are raw JSON, params
+    and results in the shape of the client's revision. Exactly one of ``reply`` and ``fail`` comes, last."""
+
+    def progress(self, params: bytes) -> None:
+        """Params of ``notifications/progress`` with the client's own token."""
+
+    def notify(self, method: str, params: bytes) -> None:
+        """A notification that belongs to this call's stream."""
+
+    def ask(self, ask: int, method: str, params: bytes) -> None:
+        """An upstream's request to the client; ``Router.answer`` takes the answer under the same number."""
+
+    def withdraw(self, ask: int, reason: str) -> None:
+        """The upstream cancelled that ask."""
+
+    def reply(self, result: bytes) -> None:
+        """The result."""
+
+    def fail(self, failure: Failure) -> None:
+        """The error."""
+
+
+class NoticeSink(Protocol):
+    """Who hears what belongs to no call. Called on the loop; never blocks, never raises."""
+
+    def lists_changed(self, server: str, kinds: frozenset[str]) -> None:
+        """Lists of ``server`` changed; ``kinds`` of ``tools``, ``resources``, ``prompts``."""
+
+    def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:
+        """``uri`` is the upstream's own; empty ``subscribers`` means every subscriber of that server's."""
+
+    def session_notice(self, server: str, sessions: tuple[str, ...], method: str, params: bytes) -> None:
+        """A notification for these sessions (empty: all) on the pass-through endpoint of ``server``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an endpoint says it is. ``server_info`` and ``capabilities`` are raw JSON objects in the client's era."""
+
+    server_info: bytes
+    capabilities: bytes
+    instructions: str
+
+
+def failure(
+    reason: errors.Reason,
+    message: str,
+    era: protocol.Era,
+    *,
+    server: str | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> Failure:
+    """One of Coffer's own errors on a wire of ``era``."""
+    error = errors.error_object(reason, message, server=server, era=era, data=dict(data) if data else None)
+    return Failure(reason.code_for(era), error, reason.status, reason.name, message)
+
+
+def passed_failure(code: int, error: bytes, message: str, reason: str, status: int) -> Failure:
+    """An error that a worker sent, as it stands; ``error`` may be empty (then it is made of code and message)."""
+    body = error or msgspec.json.encode({"code": code, "message": message})
+    return Failure(code, body, status, reason, message)
