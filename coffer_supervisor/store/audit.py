@@ -1,0 +1,117 @@
+"""The audit log: a row for every lifecycle change, written with the change itself.
+
+Owns ``audit_log``. Never holds a value of configuration, let alone a secret: ``details`` names what changed.
+"""
+
+import builtins
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coffer_supervisor.store.engine import Database
+from coffer_supervisor.store.models import AuditRow, from_micros, to_micros
+
+Actor = Literal["cli", "api", "ui", "system"]
+Now = Callable[[], datetime]
+MAX_LISTED: Final = 1000
+
+_encoder: Final = msgspec.json.Encoder()
+_details: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One lifecycle change. ``kind`` and ``name`` are None for what concerns no resource (the daemon itself)."""
+
+    id: int
+    when: datetime
+    event: str
+    kind: str | None
+    name: str | None
+    actor: str
+    details: dict[str, Any]
+
+
+async def write_audit(
+    connection: AsyncConnection,
+    when: datetime,
+    event: str,
+    *,
+    kind: str | None,
+    name: str | None,
+    actor: Actor,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Add a row within the transaction of the change it tells of."""
+    await connection.execute(
+        insert(AuditRow).values(
+            when=to_micros(when),
+            event=event,
+            kind=kind,
+            name=name,
+            actor=actor,
+            details=_encoder.encode(details or {}).decode(),
+        )
+    )
+
+
+class AuditLog:
+    """Reads the log, and writes entries that have no other row to go with (daemon started, secret revealed)."""
+
+    def __init__(self, database: Database, now: Now) -> None:
+        self._database = database
+        self._now = now
+
+    async def add(
+        self,
+        event: str,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        actor: Actor,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write one entry in a transaction of its own. Raises ``StoreError``."""
+        async with self._database.write() as connection:
+            await write_audit(connection, self._now(), event, kind=kind, name=name, actor=actor, details=details)
+
+    async def list(
+        self,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        event: str | None = None,
+        actor: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> builtins.list[AuditEntry]:
+        """Entries, newest first, at most ``limit`` (1 to ``MAX_LISTED``). ``since`` is inclusive, ``until`` is not.
+
+        ``before``: only entries with a smaller ``id``; the last ``id`` of one page brings the next.
+        """
+        query = select(AuditRow.__table__).order_by(AuditRow.id.desc()).limit(max(1, min(limit, MAX_LISTED)))
+        for column, wanted in (
+            (AuditRow.kind, kind),
+            (AuditRow.name, name),
+            (AuditRow.event, event),
+            (AuditRow.actor, actor),
+        ):
+            if wanted is not None:
+                query = query.where(column == wanted)
+        if since is not None:
+            query = query.where(AuditRow.when >= to_micros(since))
+        if until is not None:
+            query = query.where(AuditRow.when < to_micros(until))
+        if before is not None:
+            query = query.where(AuditRow.id < before)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [
+            AuditEntry(**{**row, "when": from_micros(row["when"]), "details": _details.decode(row["details"])})
+            for row in rows
+        ]
