@@ -14,7 +14,7 @@ from coffer_common import protocol
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """``name`` is what ``data.reason`` says; ``code`` for modern and legacy wires; ``status`` of a modern HTTP answer."""
+    """``name`` is what ``data.reason`` says; ``code`` for modern and legacy wires; ``status`` on modern HTTP."""
 
     name: str
     code: int

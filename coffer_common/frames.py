@@ -371,7 +371,19 @@ FromWorker = (
 )
 
 # What travels on the control pair, so that it never waits behind bulk. All else is bulk.
-CONTROL: Final = (Configure, Cancel, CloseSession, Refresh, Dump, Stop, Secret, LoginCode, State, Heartbeat, Dumped)
+CONTROL: Final = (
+    Configure,
+    Cancel,
+    CloseSession,
+    Refresh,
+    Dump,
+    Stop,
+    Secret,
+    LoginCode,
+    State,
+    Heartbeat,
+    Dumped,
+)
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_from_supervisor: Final = msgspec.msgpack.Decoder(FromSupervisor).decode

@@ -35,7 +35,7 @@ def is_server_name(name: str) -> bool:
 
 
 def legal_server_name(wish: str) -> str:
-    """The nearest legal server name to ``wish``: lower case, refused characters to ``-``; ``server`` if none is left."""
+    """The nearest legal server name to ``wish``: lower case, refused characters to ``-``; else ``server``."""
     name = re.sub(r"[^a-z0-9_-]+", "-", wish.lower())
     name = re.sub(r"_{2,}", "_", name).strip("-_")[:32].rstrip("-_")
     if not name:

@@ -42,7 +42,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _McpServer(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="transport", omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="transport",
+    omit_defaults=True,
 ):
     """What both transports of an ``mcp_server`` share.
 

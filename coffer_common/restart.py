@@ -49,7 +49,8 @@ class Restarts:
             self.failures.clear()
         self._up_since = None
         self.total += 1
-        self.failures = [t for t in self.failures if now - t < policy.window][-policy.attempts :] + [now]
+        recent = [t for t in self.failures if now - t < policy.window]
+        self.failures = [*recent[-policy.attempts :], now]
         if len(self.failures) > policy.attempts:
             return Verdict("failed", policy.slow * (0.75 + jitter / 2))
         delay = min(policy.cap, policy.base * 2 ** (len(self.failures) - 1))

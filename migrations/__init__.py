@@ -1,4 +1,4 @@
-"""Alembic's environment and the versions of the schema, one file each, every one with a way back.
+"""The store's schema, step by step: the Alembic environment and its versions (imported as ``coffer_migrations``).
 
-Installed as ``coffer_migrations``. Run by ``coffer_supervisor.store.migrate`` only; never imported by it.
+Owns the only code that may change a table. Never run by a client: the daemon migrates at its start.
 """
