@@ -19,11 +19,11 @@ SERVERS = st.builds(StdioServer, command=st.text(min_size=1), args=st.tuples(st.
 
 def built(kind: type) -> st.SearchStrategy[object]:
     known: dict[str, st.SearchStrategy[object]] = {"caller": CALLERS, "config": SERVERS}
-    fields = {
-        field.name: known.get(field.name) or (st.integers(0, 2**63 - 1) if field.type is int else None)
-        for field in msgspec.structs.fields(kind)
-    }
-    return st.builds(kind, **{name: strategy for name, strategy in fields.items() if strategy is not None})
+    for field in msgspec.structs.fields(kind):
+        if field.type is int:
+            known[field.name] = st.integers(0, 2**63 - 1)
+    names = {field.name for field in msgspec.structs.fields(kind)}
+    return st.builds(kind, **{name: strategy for name, strategy in known.items() if name in names})
 
 
 @given(st.one_of([built(kind) for kind in FROM_SUPERVISOR]))
