@@ -1,0 +1,55 @@
+"""Waiting for a condition with a bound, instead of sleeping and hoping.
+
+`wait_for` is for coroutines, `wait_until` for plain tests. Both take the condition (plain or async), try it at
+short intervals, and fail with what they were waiting for. The bound is generous: it is there to end a broken
+test, never to measure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+BOUND = 20.0
+STEP = 0.01
+
+
+class NotReached(AssertionError):
+    """The condition did not come true within its bound."""
+
+
+def _failure(what: str | Callable[[], str], bound: float, last: object) -> NotReached:
+    text = what if isinstance(what, str) else what()
+    return NotReached(f"not reached within {bound:g} s: {text or 'condition'} (last value {last!r})")
+
+
+async def wait_for(
+    condition: Callable[[], T | Awaitable[T]], bound: float = BOUND, what: str | Callable[[], str] = ""
+) -> T:
+    """The first true value of `condition`, tried until `bound` seconds are over."""
+    end = time.monotonic() + bound
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value  # type: ignore[return-value]
+        if time.monotonic() > end:
+            raise _failure(what, bound, value)
+        await asyncio.sleep(STEP)
+
+
+def wait_until(condition: Callable[[], T], bound: float = BOUND, what: str | Callable[[], str] = "") -> T:
+    """As `wait_for`, for tests without a loop."""
+    end = time.monotonic() + bound
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise _failure(what, bound, value)
+        time.sleep(STEP)
