@@ -6,7 +6,8 @@
     preferences  what is switched on                   audit        what was changed, and by whom
     invocations  what was called                       retention    how long the logs are kept
 
-Owns ``coffer.db``. Never asked in mid-call: what a call needs is in memory, and its row is written afterwards.
+Owns ``coffer.db``. Never asked in mid-call: what a call needs is in memory, and its row is written
+afterwards.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from coffer_supervisor.store.backup import copy_database
 from coffer_supervisor.store.engine import BUSY_MILLISECONDS, Database
 from coffer_supervisor.store.errors import Duplicate, Invalid, NotFound, StoreError
 from coffer_supervisor.store.invocations import InvocationLog
-from coffer_supervisor.store.migrate import upgrade
+from coffer_supervisor.store.migrate import is_due, upgrade_apart
 from coffer_supervisor.store.preferences import PreferenceStore
 from coffer_supervisor.store.resources import Resource, ResourceStore
 from coffer_supervisor.store.retention import Retention
@@ -44,15 +45,14 @@ class Store:
         self._pruning: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(
-        cls, path: Path, backups: Path, *, now: Now = utc_now, busy_ms: int = BUSY_MILLISECONDS
-    ) -> "Store":
+    async def open(cls, path: Path, backups: Path, *, now: Now = utc_now, busy_ms: int = BUSY_MILLISECONDS) -> "Store":
         """Bring the database at ``path`` to the newest schema (a copy goes to ``backups`` first) and open it.
 
-        Raises ``StoreError`` and leaves the file as it is when it is damaged, locked, newer than this code, or
-        not Coffer's.
+        Raises ``StoreError`` and leaves the file as it is when it is damaged, locked, newer than this code,
+        or not Coffer's.
         """
-        await asyncio.to_thread(upgrade, path, backups)
+        if await asyncio.to_thread(is_due, path):
+            await asyncio.to_thread(upgrade_apart, path, backups)
         database = Database(path, busy_ms=busy_ms)
         store = cls(database, now)
         try:

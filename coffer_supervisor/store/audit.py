@@ -24,7 +24,9 @@ _details: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One lifecycle change. ``kind`` and ``name`` are None for what concerns no resource (the daemon itself)."""
+    """One lifecycle change. ``kind`` and ``name`` are None for what concerns no resource (the daemon
+    itself).
+    """
 
     id: int
     when: datetime
@@ -59,7 +61,9 @@ async def write_audit(
 
 
 class AuditLog:
-    """Reads the log, and writes entries that have no other row to go with (daemon started, secret revealed)."""
+    """Reads the log, and writes entries that have no other row to go with (daemon started, secret
+    revealed).
+    """
 
     def __init__(self, database: Database, now: Now) -> None:
         self._database = database
@@ -90,7 +94,8 @@ class AuditLog:
         before: int | None = None,
         limit: int = 100,
     ) -> builtins.list[AuditEntry]:
-        """Entries, newest first, at most ``limit`` (1 to ``MAX_LISTED``). ``since`` is inclusive, ``until`` is not.
+        """Entries, newest first, at most ``limit`` (1 to ``MAX_LISTED``). ``since`` is inclusive, ``until``
+        is not.
 
         ``before``: only entries with a smaller ``id``; the last ``id`` of one page brings the next.
         """

@@ -1,7 +1,7 @@
 """The database file as a whole: made, looked at and copied without SQLAlchemy.
 
-Owns the ``sqlite3`` module of the standard library. Never changes a database that exists. Everything here blocks:
-call it from a thread.
+Owns the ``sqlite3`` module of the standard library. Never changes a database that exists. Everything here
+blocks: call it from a thread.
 """
 
 import os
@@ -37,7 +37,9 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file for the owner only where there is none; SQLite gives ``-wal`` and ``-shm`` the same mode."""
+    """Make an empty file for the owner only where there is none; SQLite gives ``-wal`` and ``-shm`` the same
+    mode.
+    """
     with _explained(path):
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
@@ -45,8 +47,8 @@ def make_private(path: Path) -> None:
 def revision_of(path: Path) -> str | None:
     """The migration a database stands at; None for a missing or empty one.
 
-    Raises ``StoreError``: ``store_corrupt``, ``store_locked``, ..., or ``store_foreign`` for a healthy database
-    that is not Coffer's.
+    Raises ``StoreError``: ``store_corrupt``, ``store_locked``, ..., or ``store_foreign`` for a healthy
+    database that is not Coffer's.
     """
     if not path.exists() or path.stat().st_size == 0:
         return None
@@ -67,8 +69,8 @@ def revision_of(path: Path) -> str | None:
 def copy_database(source: Path, target: Path) -> None:
     """Copy a database, in use or not, to the single file ``target`` (0600): whole or not at all.
 
-    Uses SQLite's online backup, so it holds up no writer. An existing ``target`` is replaced only by a finished
-    copy. Raises ``StoreError``.
+    Uses SQLite's online backup, so it holds up no writer. An existing ``target`` is replaced only by a
+    finished copy. Raises ``StoreError``.
     """
     partial = target.with_name(f"{target.name}.partial")
     try:

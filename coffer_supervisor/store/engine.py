@@ -1,7 +1,7 @@
 """Connections to ``coffer.db``: how they are set up, shared, and what their errors mean.
 
-Owns SQLAlchemy's engine. Never knows a table. Reads take no write lock; writes of this process stand in line, so
-that one waits for another without spinning on SQLite's lock.
+Owns SQLAlchemy's engine. Never knows a table. Reads take no write lock; writes of this process stand in line,
+so that one waits for another without spinning on SQLite's lock.
 """
 
 import asyncio
@@ -52,9 +52,11 @@ class Database:
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that holds the write lock from its beginning: committed whole, or not at all on any exception.
+        """A transaction that holds the write lock from its beginning: committed whole, or not at all on any
+        exception.
 
-        Raises ``StoreError``; waits at most twice ``busy_ms`` for its turn, and ``busy_ms`` for other processes.
+        Raises ``StoreError``; waits at most twice ``busy_ms`` for its turn, and ``busy_ms`` for other
+        processes.
         """
         with self._explained():
             try:
@@ -110,6 +112,6 @@ class _Explained:
 
 
 def _begin(connection: Connection) -> None:
-    # IMMEDIATE: a transaction that reads first and then writes would otherwise fail at once when another has written.
+    # IMMEDIATE: one that reads first and then writes would otherwise fail at once when another has written.
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

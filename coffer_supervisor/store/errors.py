@@ -14,10 +14,10 @@ SQLITE_PRIMARY: Final = 0xFF  # extended result codes keep the primary one in th
 class StoreError(Exception):
     """The database cannot do what was asked.
 
-    ``code`` is stable and machine-readable; ``message`` says what happened, ``hint`` what to do next. Raised as
-    this class itself the fault lies with the database (``store_locked``, ``store_full``, ``store_corrupt``,
-    ``store_read_only``, ``store_unavailable``, ``store_newer``, ``store_foreign``, ``store_migration``,
-    ``store_failed``); the subclasses say that the request was at fault.
+    ``code`` is stable and machine-readable; ``message`` says what happened, ``hint`` what to do next. Raised
+    as this class itself the fault lies with the database (``store_locked``, ``store_full``,
+    ``store_corrupt``, ``store_read_only``, ``store_unavailable``, ``store_newer``, ``store_foreign``,
+    ``store_migration``, ``store_failed``); the subclasses say that the request was at fault.
     """
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -60,15 +60,19 @@ _READ_ONLY = (
 _CORRUPT = (
     "store_corrupt",
     "the database {path} is damaged; Coffer has left it as it is",
-    "Stop the daemon, keep a copy of the file, then put a backup in its place (coffer restore FILE; copies lie in "
-    "the backups folder beside it) or move it away to start empty.",
+    "Keep a copy of the file; then put a backup in its place (coffer restore FILE; copies lie in the backups "
+    "folder beside it), or stop the daemon and move the file away to start empty.",
 )
 _UNAVAILABLE = (
     "store_unavailable",
     "the database {path} cannot be opened or read ({reason})",
     "Check that its folder exists, that your user may enter it, and that the disk is well.",
 )
-_FAILED = ("store_failed", "the database {path} refused a statement ({reason})", "See logs/daemon.log for the trace.")
+_FAILED = (
+    "store_failed",
+    "the database {path} refused a statement ({reason})",
+    "See logs/daemon.log for the trace.",
+)
 
 _BY_PRIMARY_CODE: Final = {
     sqlite3.SQLITE_BUSY: _LOCKED,
@@ -86,8 +90,8 @@ _BY_PRIMARY_CODE: Final = {
 def from_sqlite(error: BaseException, path: Path) -> StoreError:
     """What an error of the ``sqlite3`` module means for the database at ``path``.
 
-    The wording of SQLite itself is kept only where the result code says too little; it names tables and columns,
-    never values.
+    The wording of SQLite itself is kept only where the result code says too little; it names tables and
+    columns, never values.
     """
     number = getattr(error, "sqlite_errorcode", None)
     if not isinstance(number, int):

@@ -1,12 +1,12 @@
 """The invocation log, written off the hot path.
 
-Owns ``mcp_invocations``, the bounded queue before it and the task that empties it. Never makes a call wait, never
-stores arguments or results, and never fails a call because the database is in trouble: then it keeps the newest rows
-in memory, says so once, and goes on when the database does.
+Owns ``mcp_invocations``, the bounded queue before it and the task that empties it. Never makes a call wait,
+never stores arguments or results, and never fails a call because the database is in trouble: then it keeps
+the newest rows in memory, says so once, and goes on when the database does.
 """
 
-import builtins
 import asyncio
+import builtins
 import logging
 import math
 from collections import deque
@@ -37,8 +37,9 @@ _log: Final = logging.getLogger("coffer.store")
 class Invocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One tool call, resource read or prompt get that has ended.
 
-    ``when`` it began (aware), ``type`` and ``key`` of the capability (the upstream's own name or URI), ``duration_ms``
-    in milliseconds, ``error`` its message where it did not end ``ok``, ``client`` the principal's name.
+    ``when`` it began (aware), ``type`` and ``key`` of the capability (the upstream's own name or URI),
+    ``duration_ms`` in milliseconds, ``error`` its message where it did not end ``ok``, ``client`` the
+    principal's name.
     """
 
     when: datetime
@@ -60,8 +61,9 @@ class InvocationEntry(Invocation, frozen=True, kw_only=True, gc=False):
 
 
 class InvocationStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one capability. ``errors``: calls that ended other than ``ok``. Durations in milliseconds, by the
-    nearest-rank method, over all calls."""
+    """Figures of one capability. ``errors``: calls that ended other than ``ok``. Durations in milliseconds,
+    by the nearest-rank method, over all calls.
+    """
 
     server: str
     type: str
@@ -76,7 +78,7 @@ _COLUMNS: Final = (
     "when", "server", "type", "key", "duration_ms", "status", "error", "session", "client", "trace_id",
 )  # fmt: skip
 # Compiled once and run with plain tuples: a third of the time the loop would spend on a dictionary a row.
-_INSERT: Final = str(insert(InvocationRow.__table__).compile(dialect=dialect(), column_keys=_COLUMNS))
+_INSERT: Final = str(insert(InvocationRow).compile(dialect=dialect(), column_keys=_COLUMNS))
 
 _STATS: Final = text(
     """
@@ -104,14 +106,16 @@ class InvocationLog:
         self._queue: deque[Invocation] = deque()
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._stopping = False
+        self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._in_trouble = False
         self.dropped = 0
         """Rows lost since the start: the oldest of a full queue, and what the database refused for good."""
 
     def record(self, invocation: Invocation) -> None:
-        """Queue one row: never blocks, never awaits, never fails. Of a full queue the oldest row is dropped."""
+        """Queue one row: never blocks, never awaits, never fails. Of a full queue the oldest row is
+        dropped.
+        """
         queue = self._queue
         if len(queue) >= self._capacity:
             queue.popleft()
@@ -132,14 +136,16 @@ class InvocationLog:
 
     async def stop(self) -> None:
         """Write what is queued (one attempt) and end the writer."""
-        self._stopping = True
+        self._stop.set()
         self._wake.set()
         self._hurry.set()
         if self._task is not None:
             await self._task
             self._task = None
-        if self._queue:
-            _log.warning("%d invocations could not be written before the store closed", len(self._queue))
+        try:
+            await self.flush()
+        except StoreError as error:
+            _log.warning("%d invocations were lost as the store closed: %s", len(self._queue), error)
 
     async def flush(self) -> None:
         """Write all that is queued now. Raises ``StoreError``; what could not be written stays queued."""
@@ -147,12 +153,16 @@ class InvocationLog:
             batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
             try:
                 await self._insert(batch)
-            except BaseException as error:
-                # Cancelled, too: a row written twice is better than one lost.
-                self._put_back(batch)
-                if not isinstance(error, StoreError) or error.code != "store_failed":
+            except StoreError as error:
+                if error.code != "store_failed":
+                    self._put_back(batch)
                     raise
-                self._drop(batch, error)
+                # Refused once, refused again: these rows must not hold up those behind them.
+                self.dropped += len(batch)
+                _log.warning("%d invocations were not logged: %s", len(batch), error)
+            except BaseException:
+                self._put_back(batch)  # cancelled: a row written twice is better than one lost
+                raise
 
     async def _insert(self, batch: Sequence[Invocation]) -> None:
         rows = [_row(invocation) for invocation in batch]
@@ -160,22 +170,13 @@ class InvocationLog:
             await connection.exec_driver_sql(_INSERT, rows)
 
     def _put_back(self, batch: list[Invocation]) -> None:
-        room = max(0, self._capacity - len(self._queue))
-        lost = max(0, len(batch) - room)
+        lost = max(0, len(batch) + len(self._queue) - self._capacity)
         self.dropped += lost
         self._queue.extendleft(reversed(batch[lost:]))
 
-    def _drop(self, batch: list[Invocation], error: StoreError) -> None:
-        # A statement the database refuses will be refused again: these rows must not hold up those behind them.
-        lost = min(len(batch), len(self._queue))
-        for _ in range(lost):
-            self._queue.popleft()
-        self.dropped += lost
-        _log.warning("%d invocations were not logged: %s", lost, error)
-
     async def _write_all(self) -> None:
         failures = 0
-        while True:
+        while not self._stop.is_set():
             await self._wake.wait()
             self._wake.clear()
             self._hurry.clear()
@@ -183,28 +184,14 @@ class InvocationLog:
                 await self.flush()
             except StoreError as error:
                 self._report(error)
-                if self._stopping:
-                    return
                 self._wake.set()
-                pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)]
+                # Not ended early by a queue that fills: that would only ask a database in trouble more often.
+                await _pause(self._stop, _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)])
                 failures += 1
-                await self._pause(pause, early=self._stopping)
-                continue
-            failures = 0
-            self._recovered()
-            if self._stopping:
-                return
-            await self._pause(self._flush_seconds, early=True)
-
-    async def _pause(self, seconds: float, *, early: bool) -> None:
-        # A full queue ends the pause early, but not while the database is in trouble: stopping always does.
-        try:
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-        except TimeoutError:
-            return
-        if not (early or self._stopping):
-            await asyncio.sleep(0)
+            else:
+                failures = 0
+                self._recovered()
+                await _pause(self._hurry, self._flush_seconds)
 
     def _report(self, error: StoreError) -> None:
         if not self._in_trouble:
@@ -231,7 +218,8 @@ class InvocationLog:
         before: int | None = None,
         limit: int = 100,
     ) -> builtins.list[InvocationEntry]:
-        """Rows, newest first, at most ``limit`` (1 to ``MAX_LISTED``); those still queued are written first if possible.
+        """Rows, newest first, at most ``limit`` (1 to ``MAX_LISTED``). What was recorded within the last
+        half second may be missing.
 
         ``since`` is inclusive, ``until`` is not. ``before``: only rows with a smaller ``id``.
         """
@@ -258,6 +246,14 @@ class InvocationLog:
         async with self._database.read() as connection:
             rows = (await connection.execute(_STATS, {"since": to_micros(since), "server": server})).mappings().all()
         return [InvocationStats(**row) for row in rows]
+
+
+async def _pause(end: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await end.wait()
+    except TimeoutError:
+        return
 
 
 def _clean(value: str | None) -> str | None:

@@ -1,9 +1,10 @@
 """Brings a database file to the schema of this code, and back.
 
-Owns when a migration is due, the copy made before it, and the transaction it runs in. Imports Alembic only when
-there is something to run. Never migrates a database that is newer than the code. Everything here blocks.
+Owns when a migration is due, the copy made before it, and the transaction it runs in. Imports Alembic only
+when there is something to run. Never migrates a database that is newer than the code. Everything here blocks.
 """
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 def upgrade(path: Path, backups: Path) -> Path | None:
     """Migrate the database at ``path`` to ``HEAD_REVISION``; make it where there is none.
 
-    Returns the copy made beforehand (in ``backups``), None where nothing was due or there was nothing to copy.
-    Raises ``StoreError``: ``store_newer``, ``store_migration`` (nothing changed), or what the file suffers from.
+    Returns the copy made beforehand (in ``backups``), None where nothing was due or there was nothing to
+    copy. Raises ``StoreError``: ``store_newer``, ``store_migration`` (nothing changed), or what the file
+    suffers from.
     """
     make_private(path)
     standing = revision_of(path)
@@ -45,7 +48,8 @@ def upgrade(path: Path, backups: Path) -> Path | None:
 
 
 def downgrade(path: Path, revision: str, backups: Path) -> Path:
-    """Migrate the database at ``path`` down to ``revision`` (``base``: no tables left); returns the copy made before.
+    """Migrate the database at ``path`` down to ``revision`` (``base``: no tables left); returns the copy made
+    before.
 
     Raises ``StoreError``.
     """
@@ -61,7 +65,7 @@ def downgrade(path: Path, revision: str, backups: Path) -> Path:
 
 def alembic_config() -> "Config":
     """Alembic's configuration for the packaged migrations."""
-    from alembic.config import Config  # noqa: PLC0415 - slow and large, and rarely needed
+    from alembic.config import Config
 
     spec = find_spec("coffer_migrations")
     if spec is None or not spec.submodule_search_locations:
@@ -73,7 +77,7 @@ def alembic_config() -> "Config":
 
 
 def _known_revisions() -> set[str]:
-    from alembic.script import ScriptDirectory  # noqa: PLC0415
+    from alembic.script import ScriptDirectory
 
     return {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
 
@@ -89,8 +93,8 @@ def _refuse_newer(path: Path, standing: str | None) -> None:
 
 
 def _run(path: Path, direction: str, revision: str) -> None:
-    from alembic import command  # noqa: PLC0415
-    from alembic.util import CommandError  # noqa: PLC0415
+    from alembic import command
+    from alembic.util import CommandError
 
     config = alembic_config()
     try:
@@ -108,7 +112,9 @@ def _run(path: Path, direction: str, revision: str) -> None:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[Connection]:
-    """One connection in one transaction, committed at the end or not at all; foreign keys are not enforced in it."""
+    """One connection in one transaction, committed at the end or not at all; foreign keys are not enforced in
+    it.
+    """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         poolclass=NullPool,
@@ -137,8 +143,48 @@ def _check_foreign_keys(path: Path, connection: Connection) -> None:
         )
 
 
+def is_due(path: Path) -> bool:
+    """Whether ``path`` is to be made or migrated. Cheap; imports nothing more. Raises ``StoreError``."""
+    return revision_of(path) != HEAD_REVISION
+
+
+def upgrade_apart(path: Path, backups: Path) -> None:
+    """``upgrade`` in a short-lived process, so that the daemon does not carry Alembic (12 MB) for the rest of
+    its life.
+
+    Raises what ``upgrade`` raises.
+    """
+    command = [sys.executable, "-P", "-m", "coffer_supervisor.store.migrate", "--apart", str(path), str(backups)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode == 0:
+        return
+    try:
+        raise StoreError(**msgspec.json.decode(done.stdout, type=dict[str, str]))
+    except msgspec.DecodeError:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        raise StoreError(
+            "store_migration",
+            f"the migration of {path} ended with exit code {done.returncode} ({lines[-1]})",
+            "The database is as it was before. Start the daemon again; a copy may lie in the backups folder.",
+        ) from None
+
+
+def _run_apart(path: Path, backups: Path) -> int:
+    try:
+        upgrade(path, backups)
+    except StoreError as error:
+        told = {"code": error.code, "message": error.message, "hint": error.hint}
+        sys.stdout.buffer.write(msgspec.json.encode(told))
+        return 1
+    return 0
+
+
 def main(arguments: list[str]) -> int:
-    """``DATABASE [REVISION]``: migrate to the newest revision, or down to ``REVISION``. Returns the exit code."""
+    """``DATABASE [REVISION]``: migrate to the newest revision, or down to ``REVISION``. Returns the exit
+    code.
+    """
+    if len(arguments) == 3 and arguments[0] == "--apart":
+        return _run_apart(Path(arguments[1]), Path(arguments[2]))
     if not 1 <= len(arguments) <= 2:
         sys.stderr.write("usage: python -m coffer_supervisor.store.migrate DATABASE [DOWN_TO_REVISION]\n")
         return 2

@@ -1,7 +1,7 @@
 """The tables of ``coffer.db``, as declarative models.
 
-Owns names, types and indexes; the migrations bring a database to this shape, and a test compares the two. Never
-reads or writes a row. Times are integers: microseconds since 1970-01-01T00:00:00Z. JSON is text.
+Owns names, types and indexes; the migrations bring a database to this shape, and a test compares the two.
+Never reads or writes a row. Times are integers: microseconds since 1970-01-01T00:00:00Z. JSON is text.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -56,7 +56,9 @@ class ResourceRow(Base):
 
 
 class PreferenceRow(Base):
-    """Whether one capability of one server is switched on, and when it was seen. Outlives its disappearance."""
+    """Whether one capability of one server is switched on, and when it was seen. Outlives its
+    disappearance.
+    """
 
     __tablename__ = "capability_preference"
     __table_args__ = (UniqueConstraint("server", "type", "key"),)

@@ -1,11 +1,11 @@
 """What the user chose about each capability, and when each was seen.
 
-Owns ``capability_preference``: the only thing stored about capabilities. Never holds a schema or a description, and
-never forgets a choice while its server exists: a key that disappears keeps its row.
+Owns ``capability_preference``: the only thing stored about capabilities. Never holds a schema or a
+description, and never forgets a choice while its server exists: a key that disappears keeps its row.
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,9 +16,8 @@ from coffer_supervisor.store.errors import NotFound
 from coffer_supervisor.store.models import PreferenceRow, ResourceRow, to_micros
 from coffer_supervisor.store.resources import not_found
 
-CapabilityType = Literal["tool", "resource", "template", "prompt"]
-Capability = tuple[CapabilityType, str]
-"""Type and the upstream's own name (of a resource or template its URI)."""
+Capability = tuple[str, str]
+"""Type (``tool``, ``resource``, ``template`` or ``prompt``) and the upstream's own name, of a resource its URI."""
 
 _AUDITED_KEYS: Final = 200  # of one discovery; beyond that the entry says how many more there were
 
@@ -47,8 +46,8 @@ class PreferenceStore:
     async def seen(self, server: str, entries: Iterable[Capability], auto_enable: bool) -> list[Capability]:
         """Record a whole catalogue in one transaction; returns those never seen before, in the order given.
 
-        New ones are switched on or off by ``auto_enable`` and audited together, as one entry. Raises ``NotFound``
-        for a server that is not (or no longer) registered.
+        New ones are switched on or off by ``auto_enable`` and audited together, as one entry. Raises
+        ``NotFound`` for a server that is not (or no longer) registered.
         """
         now = self._now()
         catalogue = list(dict.fromkeys(entries))
@@ -75,8 +74,9 @@ class PreferenceStore:
                 )
         return new
 
-    async def set(self, server: str, type: CapabilityType, key: str, enabled: bool, *, actor: Actor) -> bool:
-        """Switch one capability on or off; returns whether that changed anything (if not, nothing is written).
+    async def set(self, server: str, type: str, key: str, enabled: bool, *, actor: Actor) -> bool:
+        """Switch one capability on or off; returns whether that changed anything (if not, nothing is
+        written).
 
         Raises ``NotFound`` for an unknown server or a capability that was never seen.
         """
@@ -88,7 +88,7 @@ class PreferenceStore:
                 raise NotFound(
                     "unknown_capability",
                     f"the server {server} has never listed a {type} {key!r}",
-                    f"See what it lists with: coffer mcp show {server}; read it again with: coffer mcp refresh {server}",
+                    f"See what it lists with: coffer mcp show {server} (coffer mcp refresh {server} reads it again)",
                 )
             if known[type, key] == enabled:
                 return False
@@ -124,7 +124,7 @@ async def _touch(connection: AsyncConnection, server: str, entries: list[Capabil
     if not entries:
         return
     statement = (
-        update(PreferenceRow.__table__)
+        update(PreferenceRow)
         .where(
             PreferenceRow.server == server,
             PreferenceRow.type == bindparam("of_type"),
@@ -135,11 +135,16 @@ async def _touch(connection: AsyncConnection, server: str, entries: list[Capabil
     await connection.execute(statement, [{"of_type": kind, "of_key": key} for kind, key in entries])
 
 
-async def _insert(
-    connection: AsyncConnection, server: str, entries: list[Capability], enabled: bool, now: int
-) -> None:
+async def _insert(connection: AsyncConnection, server: str, entries: list[Capability], enabled: bool, now: int) -> None:
     rows = [
-        {"server": server, "type": kind, "key": key, "enabled": enabled, "first_seen_at": now, "last_seen_at": now}
+        {
+            "server": server,
+            "type": kind,
+            "key": key,
+            "enabled": enabled,
+            "first_seen_at": now,
+            "last_seen_at": now,
+        }
         for kind, key in entries
     ]
-    await connection.execute(insert(PreferenceRow.__table__), rows)
+    await connection.execute(insert(PreferenceRow), rows)

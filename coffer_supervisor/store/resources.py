@@ -1,8 +1,8 @@
 """Resources of every kind, through one path.
 
 Owns the ``resource`` table and the check of names and configurations against the registry of kinds
-(``coffer_common.resources``). Each change writes its audit row in the same transaction. Never knows what a kind is
-for, and never sees a secret: configurations hold references.
+(``coffer_common.resources``). Each change writes its audit row in the same transaction. Never knows what a
+kind is for, and never sees a secret: configurations hold references.
 """
 
 import builtins
@@ -27,7 +27,9 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One managed thing. ``config`` is the Struct that ``CONFIG_TYPES`` names for ``kind``. Times are in UTC."""
+    """One managed thing. ``config`` is the Struct that ``CONFIG_TYPES`` names for ``kind``. Times are in
+    UTC.
+    """
 
     kind: Kind
     name: str
@@ -59,7 +61,9 @@ def checked_config(kind: str, name: str, config: Any) -> Any:
         return msgspec.convert(msgspec.to_builtins(config), CONFIG_TYPES[kind])
     except (msgspec.ValidationError, TypeError) as error:
         raise Invalid(
-            "invalid_config", f"the configuration of {kind}:{name} is not valid ({error})", "Nothing has been stored."
+            "invalid_config",
+            f"the configuration of {kind}:{name} is not valid ({error})",
+            "Nothing has been stored.",
         ) from error
 
 
@@ -69,7 +73,9 @@ def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
 
 class ResourceStore:
-    """Create, read, update, delete. Every method raises ``StoreError`` when the database itself is at fault."""
+    """Create, read, update, delete. Every method raises ``StoreError`` when the database itself is at
+    fault.
+    """
 
     def __init__(self, database: Database, now: Now) -> None:
         self._database = database
@@ -121,16 +127,20 @@ class ResourceStore:
         )
 
     async def get(self, kind: Kind, name: str) -> Resource:
-        """Raises ``NotFound``, or ``Invalid`` (``unreadable_config``) if what is stored does not fit its schema."""
+        """Raises ``NotFound``, or ``Invalid`` (``unreadable_config``) if what is stored does not fit its
+        schema.
+        """
         async with self._database.read() as connection:
-            return _resource(await _row(connection, kind, name))
+            return _resource(dict(await _row(connection, kind, name)))
 
     async def list(self, kind: Kind | None = None, *, enabled: bool | None = None) -> builtins.list[Resource]:
         """All that can be read, by kind and name. Those that cannot are named by ``unreadable``."""
         return [found for found in await self._all(kind, enabled) if isinstance(found, Resource)]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
-        """Stored resources whose configuration does not fit its schema (written by hand, or by another version)."""
+        """Stored resources whose configuration does not fit its schema (written by hand, or by another
+        version).
+        """
         return [found for found in await self._all(None, None) if isinstance(found, Unreadable)]
 
     async def _all(self, kind: Kind | None, enabled: bool | None) -> builtins.list[Resource | Unreadable]:
@@ -144,7 +154,7 @@ class ResourceStore:
         found: list[Resource | Unreadable] = []
         for row in rows:
             try:
-                found.append(_resource(row))
+                found.append(_resource(dict(row)))
             except Invalid as error:
                 found.append(Unreadable(kind=row["kind"], name=row["name"], reason=error.message))
         return found
@@ -154,7 +164,8 @@ class ResourceStore:
     ) -> Resource:
         """Replace the whole configuration, the description, or both; None leaves as is.
 
-        Raises ``NotFound`` or ``Invalid``, with nothing written. An update that changes nothing writes nothing.
+        Raises ``NotFound`` or ``Invalid``, with nothing written. An update that changes nothing writes
+        nothing.
         """
         typed = None if config is None else checked_config(kind, name, config)
         if description is not None:
@@ -187,9 +198,7 @@ class ResourceStore:
         """Remove it, and with a server what was chosen about its capabilities. Raises ``NotFound``."""
         async with self._database.write() as connection:
             await _row(connection, kind, name)
-            await connection.execute(
-                delete(ResourceRow).where(ResourceRow.kind == kind, ResourceRow.name == name)
-            )
+            await connection.execute(delete(ResourceRow).where(ResourceRow.kind == kind, ResourceRow.name == name))
             if kind == "mcp_server":
                 await connection.execute(delete(PreferenceRow).where(PreferenceRow.server == name))
             await write_audit(connection, self._now(), "resource.deleted", kind=kind, name=name, actor=actor)
@@ -251,7 +260,7 @@ def _json_object(text: str) -> dict[str, Any]:
         return {}  # what was stored cannot be read; all of the new counts as changed
 
 
-def _resource(row: Mapping[str, Any]) -> Resource:
+def _resource(row: dict[str, Any]) -> Resource:
     kind, name = row["kind"], row["name"]
     try:
         config = msgspec.json.decode(row["config"], type=CONFIG_TYPES[kind])
@@ -273,4 +282,12 @@ def _resource(row: Mapping[str, Any]) -> Resource:
     )
 
 
-__all__ = ["Resource", "ResourceStore", "StoreError", "Unreadable", "changed_fields", "checked_config", "not_found"]
+__all__ = [
+    "Resource",
+    "ResourceStore",
+    "StoreError",
+    "Unreadable",
+    "changed_fields",
+    "checked_config",
+    "not_found",
+]

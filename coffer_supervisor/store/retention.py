@@ -1,13 +1,13 @@
 """How long the log tables keep their rows.
 
-Owns ``retention_policy`` and the pruning by it, in transactions so small that no other write waits long. Never touches
-a table that is not a log.
+Owns ``retention_policy`` and the pruning by it, in transactions so small that no other write waits long.
+Never touches a table that is not a log.
 """
 
-import builtins
 import asyncio
+import builtins
 from datetime import datetime, timedelta
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, Literal
 
 import msgspec
 from sqlalchemy import delete, select
@@ -78,7 +78,7 @@ class Retention:
                 actor=actor,
                 details={"before": before, "after": days},
             )
-        return RetentionPolicy(table=cast(LogTable, table), days=days)
+        return RetentionPolicy(table=table, days=days)
 
     async def prune(self) -> dict[LogTable, int]:
         """Delete what is older than its policy; returns how many rows of each table went."""
