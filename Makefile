@@ -1,0 +1,62 @@
+# Coffer: `make help` lists what there is. Needs git, make, Python 3.11 or newer and a package index.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.coffer-setup
+PACKAGES := coffer_common coffer_supervisor coffer_worker coffer_cli coffer_migrations
+SOURCES := coffer_common coffer_supervisor coffer_worker cli migrations tests bench setup.py
+PYTEST := $(BIN)/python -m pytest
+
+# The first interpreter that is new enough.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check fmt fault e2e bench migrate
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make the virtual environment and install Coffer with its tools
+
+$(STAMP): pyproject.toml setup.py constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: Coffer needs Python 3.11 or newer; none was found on the PATH."; \
+		echo "  install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
+	@touch $@
+
+run: setup ## start the daemon, register demo servers, call a tool, print what to paste into a client
+	@sh scripts/demo.sh $(abspath $(BIN))
+
+test: setup ## the whole test suite
+	$(PYTEST)
+
+e2e: setup ## only the end-to-end tests
+	$(PYTEST) tests/e2e
+
+fault: setup ## only the tests that break things on purpose
+	$(PYTEST) tests/fault
+
+check: setup build/links ## formatting, lint, types, import contracts
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	$(BIN)/mypy tests bench
+	$(BIN)/lint-imports
+
+fmt: setup ## format, and mend what lint can mend
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: setup ## measure: direct, bare relay, Coffer over HTTP and over the shim (BENCH=--quick for a short one)
+	$(BIN)/python -m bench $(BENCH)
+
+migrate: setup ## bring the store of COFFER_HOME up to date by hand (the daemon does it at its start)
+	$(BIN)/python -m coffer_supervisor.store.migrate
+
+# Folders that are installed under another name, under that name, for the type checker.
+build/links:
+	@mkdir -p $@
+	@ln -sfn ../../cli $@/coffer_cli
+	@ln -sfn ../../migrations $@/coffer_migrations

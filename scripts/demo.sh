@@ -1,0 +1,64 @@
+#!/bin/sh
+# `make run`: the daemon, real servers behind it, a tool called through it, and what to paste into a client.
+# Safe to run again at any time; takes the folder that holds the installed commands.
+set -eu
+
+bin=$1
+root=$(cd "$(dirname "$0")/.." && pwd)
+PATH="$bin:$PATH"
+export PATH
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+[ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '\n%s\n' "$*"; }
+
+# register NAME COMMAND...: once; a server that is there already is left as it is.
+register() {
+    name=$1
+    shift
+    if coffer mcp show "$name" >/dev/null 2>&1; then
+        echo "$name is registered already"
+    else
+        coffer mcp add "$name" -- "$@"
+    fi
+}
+
+say "1. The daemon"
+coffer daemon start
+coffer daemon status
+
+say "2. Demo servers"
+register time "$bin/mcp-server-time" --local-timezone UTC
+if git -C "$root" rev-parse --git-dir >/dev/null 2>&1; then
+    register git "$bin/mcp-server-git" --repository "$root"
+else
+    register git "$bin/mcp-server-git"
+fi
+if command -v npx >/dev/null 2>&1; then
+    register everything npx -y @modelcontextprotocol/server-everything ||
+        echo "everything could not be added; the other servers do not mind"
+fi
+
+say "3. A tool, called through the gateway"
+coffer mcp test time
+coffer mcp tools time
+coffer mcp call time get_current_time --arg timezone=UTC
+
+say "4. The processes"
+coffer ps
+
+say "5. Paste this into your client"
+cat <<END
+Claude Code:
+  claude mcp add coffer -- $bin/coffer-shim
+
+Claude Desktop, Cursor and others that read "mcpServers":
+  {"mcpServers": {"coffer": {"command": "$bin/coffer-shim"}}}
+
+VS Code (.vscode/mcp.json):
+  {"servers": {"coffer": {"type": "stdio", "command": "$bin/coffer-shim"}}}
+
+Over HTTP: the URL that \`coffer daemon status\` shows, followed by /mcp, with the header
+  Authorization: Bearer <the "token" in ${COFFER_HOME:-$HOME/.coffer}/daemon.json>
+
+The daemon goes on running: coffer daemon stop ends it.
+END
