@@ -23,7 +23,7 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pass
 
 
-class Caller(_Frame):
+class Caller(_Frame, frozen=True):
     """On whose behalf a frame travels. ``session`` is unique among live sessions; for a modern HTTP client, which
     has none, it stands for (principal, endpoint). ``capabilities`` and ``client_info`` are the client's own, raw JSON.
     """
@@ -46,7 +46,7 @@ class Caller(_Frame):
 # ---- from the supervisor
 
 
-class Configure(_Frame, tag="configure"):
+class Configure(_Frame, frozen=True, tag="configure"):
     """Once, after Hello: all a worker needs. ``config`` has its secrets resolved; it is kept in memory only."""
 
     config: McpServerConfig
@@ -57,7 +57,7 @@ class Configure(_Frame, tag="configure"):
     era_hint: Literal["", "legacy", "modern"] = ""
 
 
-class Call(_Frame, tag="call"):
+class Call(_Frame, frozen=True, tag="call"):
     """One request for the upstream; part 2 is its params. ``key`` is the upstream's own name or URI.
 
     ``budget``: seconds the caller still waits at most (None: the server's limits alone). ``headers``: the
@@ -73,21 +73,21 @@ class Call(_Frame, tag="call"):
     log_level: str = ""
 
 
-class Cancel(_Frame, tag="cancel"):
+class Cancel(_Frame, frozen=True, tag="cancel"):
     """Ends a call; no Reply or Fail follows that the supervisor would wait for. May overtake its Call."""
 
     corr: int
     reason: str = ""
 
 
-class Answer(_Frame, tag="answer"):
+class Answer(_Frame, frozen=True, tag="answer"):
     """The client's answer to an Ask; part 2 is the result, or the error object where ``error``."""
 
     ask: int
     error: bool = False
 
 
-class Subscribe(_Frame, tag="subscribe"):
+class Subscribe(_Frame, frozen=True, tag="subscribe"):
     """``subscriber`` wants ``resources/updated`` of the upstream's ``uri``; answered by Reply ``{}`` or Fail."""
 
     corr: int
@@ -96,7 +96,7 @@ class Subscribe(_Frame, tag="subscribe"):
     uri: str
 
 
-class Unsubscribe(_Frame, tag="unsubscribe"):
+class Unsubscribe(_Frame, frozen=True, tag="unsubscribe"):
     """The reverse; an empty ``uri`` means all of the subscriber's. ``corr`` 0: no answer is wanted."""
 
     corr: int
@@ -104,47 +104,47 @@ class Unsubscribe(_Frame, tag="unsubscribe"):
     uri: str = ""
 
 
-class CloseSession(_Frame, tag="close-session"):
+class CloseSession(_Frame, frozen=True, tag="close-session"):
     """A session has ended: its calls are cancelled, its connections closed, its subscriptions dropped."""
 
     session: str
     reason: str = ""
 
 
-class Refresh(_Frame, tag="refresh"):
+class Refresh(_Frame, frozen=True, tag="refresh"):
     """Read the lists again (of the connection of ``era``, opened if need be); then Catalogue frames, then Reply."""
 
     corr: int
     era: Literal["", "legacy", "modern"] = ""
 
 
-class SetLevel(_Frame, tag="set-level"):
+class SetLevel(_Frame, frozen=True, tag="set-level"):
     """The log level a session wants from now on (pass-through endpoint)."""
 
     caller: Caller
     level: str
 
 
-class RootsChanged(_Frame, tag="roots-changed"):
+class RootsChanged(_Frame, frozen=True, tag="roots-changed"):
     """The client said ``notifications/roots/list_changed``."""
 
     session: str
 
 
-class Dump(_Frame, tag="dump"):
+class Dump(_Frame, frozen=True, tag="dump"):
     """Asks for the worker's calls, tasks, stacks and process tree; answered by Dumped."""
 
     corr: int
 
 
-class Stop(_Frame, tag="stop"):
+class Stop(_Frame, frozen=True, tag="stop"):
     """No new calls; open ones may end within ``drain`` seconds; then the upstream is ended and the worker exits 0."""
 
     drain: float
     reason: str
 
 
-class Secret(_Frame, tag="secret"):
+class Secret(_Frame, frozen=True, tag="secret"):
     """Answer to LoadSecret or acknowledgement of StoreSecret."""
 
     corr: int
@@ -152,7 +152,7 @@ class Secret(_Frame, tag="secret"):
     error: str = ""
 
 
-class LoginCode(_Frame, tag="login-code"):
+class LoginCode(_Frame, frozen=True, tag="login-code"):
     """What the browser brought back to the callback, for the login ``login``."""
 
     login: str
@@ -164,7 +164,7 @@ class LoginCode(_Frame, tag="login-code"):
 # ---- from the worker
 
 
-class Hello(_Frame, tag="hello"):
+class Hello(_Frame, frozen=True, tag="hello"):
     """First on both sockets. ``secret`` is the one-time secret the supervisor gave this incarnation."""
 
     protocol: int
@@ -174,7 +174,7 @@ class Hello(_Frame, tag="hello"):
     secret: str
 
 
-class State(_Frame, tag="state"):
+class State(_Frame, frozen=True, tag="state"):
     """The upstream's state and what is known of it. ``server_info``, ``capabilities`` are raw JSON as the upstream
     declared them; ``retry_in`` seconds in backoff and failed; ``stderr`` its last lines where it failed.
     """
@@ -193,7 +193,7 @@ class State(_Frame, tag="state"):
     dual_era: bool = False
 
 
-class Heartbeat(_Frame, tag="heartbeat"):
+class Heartbeat(_Frame, frozen=True, tag="heartbeat"):
     """Every second from the control thread. Seconds and bytes; ``pids`` are the upstream's own processes."""
 
     seq: int
@@ -210,7 +210,7 @@ class Heartbeat(_Frame, tag="heartbeat"):
     pids: tuple[int, ...] = ()
 
 
-class CatalogueEntry(_Frame):
+class CatalogueEntry(_Frame, frozen=True):
     """One capability. ``key`` is the upstream's own name or URI (template), ``exposed`` the aggregate's.
 
     The four raw JSON forms; a None stands for the one before it, ``b""`` for "not listed in this form".
@@ -234,7 +234,7 @@ class CatalogueEntry(_Frame):
         return prefixed_legacy if self.prefixed_modern is None else self.prefixed_modern
 
 
-class Catalogue(_Frame, tag="catalogue"):
+class Catalogue(_Frame, frozen=True, tag="catalogue"):
     """A complete catalogue; part 2 is a msgpack array of CatalogueEntry. ``session`` non-empty: it overlays only
     that session. ``ttl_ms`` -1: the upstream said nothing. ``left_out``: what is not listed, and why.
     """
@@ -246,20 +246,20 @@ class Catalogue(_Frame, tag="catalogue"):
     left_out: tuple[str, ...] = ()
 
 
-class Progress(_Frame, tag="progress"):
+class Progress(_Frame, frozen=True, tag="progress"):
     """Part 2: the params of ``notifications/progress`` with the client's own token."""
 
     corr: int
 
 
-class Reply(_Frame, tag="reply"):
+class Reply(_Frame, frozen=True, tag="reply"):
     """Part 2: the result in the shape of the client's revision. ``error``: a tool's result says ``isError``."""
 
     corr: int
     error: bool = False
 
 
-class Fail(_Frame, tag="fail"):
+class Fail(_Frame, frozen=True, tag="fail"):
     """Part 2: the JSON-RPC error object. ``reason`` is empty for the upstream's own errors, else names one of
     ``coffer_common.errors``. ``status``: of a modern HTTP answer.
     """
@@ -271,7 +271,7 @@ class Fail(_Frame, tag="fail"):
     status: int = 200
 
 
-class Ask(_Frame, tag="ask"):
+class Ask(_Frame, frozen=True, tag="ask"):
     """An upstream's request to the client of call ``corr``; part 2 is its params in the client's shape."""
 
     ask: int
@@ -280,14 +280,14 @@ class Ask(_Frame, tag="ask"):
     method: str
 
 
-class Withdraw(_Frame, tag="withdraw"):
+class Withdraw(_Frame, frozen=True, tag="withdraw"):
     """The upstream cancelled its ask."""
 
     ask: int
     reason: str = ""
 
 
-class Notify(_Frame, tag="notify"):
+class Notify(_Frame, frozen=True, tag="notify"):
     """A notification; part 2 is its params with the upstream's own URIs and names.
 
     ``corr`` non-zero: it belongs on that call's stream. Else to ``subscribers`` (of resources/updated) and
@@ -301,20 +301,20 @@ class Notify(_Frame, tag="notify"):
     uri: str = ""
 
 
-class Dumped(_Frame, tag="dumped"):
+class Dumped(_Frame, frozen=True, tag="dumped"):
     """Part 2: JSON ``{"calls": [...], "tasks": [...], "tree": [...], "stderr": [...]}``."""
 
     corr: int
 
 
-class LoadSecret(_Frame, tag="load-secret"):
+class LoadSecret(_Frame, frozen=True, tag="load-secret"):
     """Asks for a stored secret of this upstream (OAuth tokens)."""
 
     corr: int
     ref: str
 
 
-class StoreSecret(_Frame, tag="store-secret"):
+class StoreSecret(_Frame, frozen=True, tag="store-secret"):
     """Stores one; acknowledged by Secret."""
 
     corr: int
@@ -322,14 +322,14 @@ class StoreSecret(_Frame, tag="store-secret"):
     value: str
 
 
-class LoginUrl(_Frame, tag="login-url"):
+class LoginUrl(_Frame, frozen=True, tag="login-url"):
     """Where the person must go to log in."""
 
     login: str
     url: str
 
 
-class LoginResult(_Frame, tag="login-result"):
+class LoginResult(_Frame, frozen=True, tag="login-result"):
     """How a login ended; an empty ``error`` means well."""
 
     login: str
