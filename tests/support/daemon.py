@@ -206,7 +206,7 @@ class Daemon:
         """Wait until the upstream is in one of these states (`ready` by default); its row."""
         wanted = states or ("ready",)
         return wait_until(
-            lambda: (row := self.server(name)) and row.get("state") in wanted and row,
+            lambda: row if (row := self.server(name)).get("state") in wanted else {},
             bound,
             lambda: f"{name} to be {' or '.join(wanted)}; it is {self.server(name)}; {self.story()}",
         )

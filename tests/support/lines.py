@@ -56,7 +56,7 @@ class Lines:
 
     async def answer(self, mid: Any, bound: float = BOUND) -> Any:
         """The answer to request `mid` (typed); other messages are kept for `next`."""
-        kept = []
+        kept: list[Any] = []
         while True:
             message = await self.next(bound)
             found = isinstance(message, dict) and "method" not in message and "id" in message

@@ -37,7 +37,7 @@ async def wait_for(
         if inspect.isawaitable(value):
             value = await value
         if value:
-            return value  # type: ignore[return-value]
+            return value
         if time.monotonic() > end:
             raise _failure(what, bound, value)
         await asyncio.sleep(STEP)
