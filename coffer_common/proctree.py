@@ -45,9 +45,7 @@ def parse_stat(text: str) -> Proc:
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     pid = int(head.split(" ", 1)[0])
-    return Proc(
-        pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]), int(fields[17])
-    )
+    return Proc(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]), int(fields[17]))
 
 
 def parse_ps(text: str) -> dict[int, Proc]:
@@ -75,9 +73,8 @@ def read_one(pid: int) -> Proc | None:
 def snapshot() -> dict[int, Proc]:
     """Every process by PID. A process that comes or goes meanwhile may be missing."""
     if not _HAS_PROC:
-        return parse_ps(
-            subprocess.run([_PS, "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True).stdout
-        )
+        command = [_PS, "-axo", "pid=,ppid=,pgid=,state="]
+        return parse_ps(subprocess.run(command, check=False, capture_output=True, text=True).stdout)
     found: dict[int, Proc] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (proc := read_one(int(name))) is not None:

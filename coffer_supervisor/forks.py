@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from coffer_common import forkproto
-from coffer_common.forkproto import Command, Exited, Fork, ForkFailed, Forked, Kill, Ping, Pong, Quit, Ready
+from coffer_common.forkproto import Command, Exited, Fork, Forked, ForkFailed, Kill, Ping, Pong, Quit, Ready
 from coffer_common.proctree import Proc, children, descendants, kill_until_gone, snapshot
 
 log = logging.getLogger(__name__)
@@ -151,9 +151,7 @@ class ForkServer:
 
     def kill(self, pid: int, incarnation: int, reason: str) -> None:
         """SIGKILL that worker, and with it all it started; ``on_exit`` follows. A stale PID is left alone."""
-        log.warning(
-            "killing worker %s (pid %d, incarnation %d): %s", self._name(pid), pid, incarnation, reason
-        )
+        log.warning("killing worker %s (pid %d, incarnation %d): %s", self._name(pid), pid, incarnation, reason)
         if self._link is not None:
             self._send(self._link, Kill(pid, incarnation))
 
@@ -282,9 +280,9 @@ class ForkServer:
             if not future.done():
                 future.set_exception(ForkError(f"the fork server was lost while starting '{order.name}'"))
         link.forks.clear()
-        for _, lifeline in link.outgoing:
-            if lifeline is not None:
-                os.close(lifeline)
+        for _, unsent in link.outgoing:
+            if unsent is not None:
+                os.close(unsent)
         link.outgoing.clear()
         workers, self._workers = self._workers, {}
         for pid, worker in workers.items():

@@ -19,8 +19,8 @@ from coffer_common.forkproto import (
     Event,
     Exited,
     Fork,
-    ForkFailed,
     Forked,
+    ForkFailed,
     Kill,
     Ping,
     Pong,
@@ -177,6 +177,9 @@ class Server:
                     events.append(event)
         return events
 
+    def _reap_quietly(self) -> None:
+        self._reap_all()
+
     def _kill(self, proc: Proc) -> None:
         if not proc.dead and (fd := send(proc, signal.SIGKILL)) is not None:
             os.close(fd)
@@ -187,8 +190,6 @@ class Server:
         def below() -> list[Proc]:
             return descendants(me, snapshot())
 
-        while kill_until_gone(below, seconds=_KILL_ROUND_SECONDS, between=self._reap_all):
+        while kill_until_gone(below, seconds=_KILL_ROUND_SECONDS, between=self._reap_quietly):
             # Only a process in uninterruptible sleep can be left; to exit now would lose track of it.
-            print(
-                "coffer-forkserver: some descendants do not die yet; trying on", file=sys.stderr, flush=True
-            )
+            print("coffer-forkserver: some descendants do not die yet; trying on", file=sys.stderr, flush=True)

@@ -1,0 +1,163 @@
+"""Starts upstream processes and keeps the roster of those that live.
+
+Owns how a process is started (own session, own environment, three pipes, a cookie, a record) and the
+reaping of orphans that come to this worker as their subreaper. Never decides when to start one.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coffer_common.pidrecord import COOKIE_VARIABLE
+from coffer_common.proctree import Proc, descendants, environment_value, kill_until_gone, snapshot
+from coffer_common.subreaper import become_subreaper
+from coffer_worker.process.child import Child, Listener
+from coffer_worker.process.environ import (
+    SpawnError,
+    own_environment,
+    resolve_command,
+    upstream_environment,
+    working_directory,
+)
+from coffer_worker.process.family import family
+from coffer_worker.process.records import Record
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start an upstream. ``env`` has its secrets resolved already; ``repr`` leaves it out.
+
+    ``path`` is the PATH to search and to hand on (None: this process's own); ``cwd`` may start with
+    ``~`` and hold ``$NAME`` (None: the home directory).
+    """
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    path: str | None = None
+    cwd: str | None = None
+
+
+class Spawner:
+    """The upstream processes of one worker.
+
+    ``name`` is the upstream's; ``record_dir`` is ``upstream-pids/``.
+    """
+
+    def __init__(self, name: str, record_dir: Path) -> None:
+        self._name = name
+        self._record_dir = record_dir
+        self._children: dict[int, Child] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The upstream processes that live, oldest first."""
+        return list(self._children)
+
+    async def spawn(self, launch: Launch, listener: Listener) -> Child:
+        """Start one process; its output goes to ``listener`` from the first byte. Raises SpawnError."""
+        cookie = secrets.token_hex(16)
+        environment = upstream_environment(own_environment(), launch.path, launch.env, cookie)
+        directory = working_directory(launch.cwd, environment)
+        file = resolve_command(launch.command, environment["PATH"], directory, environment)
+        record = Record(self._record_dir, self._name, cookie, (file, *launch.args))
+        try:
+            popen = self._popen([file, *launch.args], environment, directory)
+        except BaseException:
+            record.ended()
+            raise
+        child = Child(popen, self._name, cookie, listener, lambda: self._kin(child))
+        # On the roster before anything else runs: the reaping of orphans must know it as ours.
+        self._children[child.pid] = child
+        try:
+            record.started(popen.pid)
+            await child.attach()
+        except BaseException as error:
+            child.abort()
+            self._forget(child)
+            record.ended()
+            if isinstance(error, OSError):
+                raise SpawnError("spawn_failed", f"cannot watch {file}: {error.strerror}") from error
+            raise
+        child.exited.add_done_callback(lambda _: self._forget(child))
+        child.cleaned.add_done_callback(lambda _: record.ended())
+        return child
+
+    def adopt_orphans(self) -> None:
+        """Become the subreaper of all below, and from now on take the exits of every child.
+
+        For a worker's main thread only, once: any child that is not of this spawner is reaped too, so no
+        other part of the process may start any.
+        """
+        loop = asyncio.get_running_loop()
+        become_subreaper()
+        # Not the loop's own signal handling: uvloop keeps SIGCHLD to itself.
+        signal.signal(signal.SIGCHLD, lambda *_: loop.call_soon_threadsafe(self._reap_all))
+        self._reap_all()
+
+    async def stop_all(self, grace: float, reason: str) -> None:
+        """Stop every process at the same time; returns when all are gone."""
+        await asyncio.gather(*(child.stop(grace, reason) for child in list(self._children.values())))
+
+    def kill_everything(self, seconds: float = 5.0) -> None:
+        """SIGKILL all below this process, whatever it is, and return when it is dead. Blocks: for the
+        last moment of a worker, from any thread."""
+        me = os.getpid()
+
+        def below() -> list[Proc]:
+            return descendants(me, snapshot())
+
+        kill_until_gone(below, seconds=seconds)
+
+    def _popen(self, command: list[str], environment: dict[str, str], directory: Path) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            # The file was there a moment ago: a script's interpreter is missing, or it is no program.
+            raise SpawnError("spawn_failed", f"cannot execute {command[0]}: {error.strerror}") from None
+        except ValueError as error:
+            raise SpawnError("spawn_failed", f"cannot execute {command[0]}: {error}") from None
+
+    def _kin(self, child: Child) -> list[Proc]:
+        others = [pid for pid, other in list(self._children.items()) if other is not child]
+
+        def is_marked(pid: int) -> bool:
+            return environment_value(pid, COOKIE_VARIABLE) == child.cookie
+
+        return family(os.getpid(), child.pid, others, snapshot(), is_marked)
+
+    def _forget(self, child: Child) -> None:
+        if self._children.get(child.pid) is child:
+            del self._children[child.pid]
+
+    def _reap_all(self) -> None:
+        while True:
+            try:
+                # Look without taking: an exit of ours must go through its Child.
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            child = self._children.get(found.si_pid)
+            if child is not None:
+                child.reap()
+            else:
+                os.waitpid(found.si_pid, os.WNOHANG)
