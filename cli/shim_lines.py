@@ -1,0 +1,189 @@
+"""Bytes into lines, and lines into what the shim must know of them.
+
+Owns the framing of newline-delimited JSON-RPC (CRLF, blank lines, a byte order mark and a missing last newline are
+accepted; a line has a cap) and a shallow look at a message. Never decodes params or results, and does no I/O.
+Source: MCP, Transports, stdio.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from coffer_common import protocol
+
+Key = tuple[Literal["text", "number"], str | int | float]
+"""A request id with its JSON type: ``7`` is not ``"7"``."""
+
+Kind = Literal["request", "notification", "response", "control", "other"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+_BLANK: Final = b" \t\r"
+_ABSENT: Final = Raw(b"")
+
+
+class Malformed(Exception):
+    """A line that is no message. ``code`` is the JSON-RPC error for whoever sent it."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Wire(msgspec.Struct):
+    coffer: Raw = _ABSENT
+    method: Raw = _ABSENT
+    id: Raw = _ABSENT
+    params: Raw = _ABSENT
+    result: Raw = _ABSENT
+
+
+@dataclass(slots=True)
+class Look:
+    """What one message is. ``id`` is None where there is none, or none that a request may have."""
+
+    kind: Kind
+    method: str
+    id: Key | None
+    raw_id: bytes
+    params: Raw
+    result: Raw
+
+
+_decode_wire: Final = msgspec.json.Decoder(_Wire).decode
+_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+
+
+class Splitter:
+    """Cuts a byte stream into lines of at most ``limit`` bytes; longer ones are dropped and counted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._seen = 0
+        self._skipping = False
+        self._first = True
+        self.oversized = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that ``data`` completes, without line ends; blank ones are left out."""
+        lines: list[bytes] = []
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while (end := buffer.find(b"\n", max(start, self._seen))) >= 0:
+            self._take(lines, start, end)
+            start = end + 1
+            self._seen = start
+        if start:
+            del buffer[:start]
+        self._seen = len(buffer)
+        if len(buffer) > self._limit:
+            if not self._skipping:
+                self._skipping = True
+                self.oversized += 1
+            buffer.clear()
+            self._seen = 0
+        return lines
+
+    def end(self) -> list[bytes]:
+        """The last line, where the stream ended without a line end."""
+        lines: list[bytes] = []
+        self._take(lines, 0, len(self._buffer))
+        self._buffer.clear()
+        self._seen = 0
+        return lines
+
+    def _take(self, lines: list[bytes], start: int, end: int) -> None:
+        if self._skipping:
+            self._skipping = False
+            return
+        if end - start > self._limit:
+            self.oversized += 1
+            return
+        line = bytes(memoryview(self._buffer)[start:end])
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        line = line.strip(_BLANK)
+        if line:
+            lines.append(line)
+
+
+def look(line: bytes) -> list[Look]:
+    """The message of a line, or those of a JSON-RPC batch. Raises Malformed."""
+    try:
+        if not line.isascii():
+            line.decode()
+        if line[:1] == b"[":
+            return _batch(_decode_list(line))
+        return [_seen(_decode_wire(line))]
+    except UnicodeDecodeError as error:
+        raise Malformed(protocol.PARSE_ERROR, f"not UTF-8: byte {error.start} of the line") from None
+    except msgspec.ValidationError:
+        raise Malformed(protocol.INVALID_REQUEST, "neither an object nor a batch of objects") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        return [_salvaged(line, str(error))]
+
+
+def key_of(raw: Raw | bytes) -> Key | None:
+    """The typed form of a raw JSON id."""
+    text = bytes(raw)
+    try:
+        if text[:1] == b'"':
+            return ("text", msgspec.json.decode(text, type=str))
+        return ("number", msgspec.json.decode(text, type=int | float))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def member(raw: Raw, *path: str) -> Raw:
+    """A member of a raw object by its path; empty where there is none."""
+    for name in path:
+        try:
+            raw = msgspec.json.decode(raw, type=dict[str, Raw]).get(name, _ABSENT)
+        except msgspec.DecodeError:
+            return _ABSENT
+    return raw
+
+
+def _batch(items: list[Raw]) -> list[Look]:
+    if not items:
+        raise Malformed(protocol.INVALID_REQUEST, "an empty batch")
+    return [_seen(_decode_wire(item)) for item in items]
+
+
+def _seen(wire: _Wire) -> Look:
+    raw_id = bytes(wire.id)
+    key = key_of(raw_id) if raw_id else None
+    kind: Kind
+    if wire.coffer:
+        kind = "control"
+    elif wire.method:
+        kind = "request" if raw_id else "notification"
+    else:
+        kind = "response" if raw_id else "other"
+    method = ""
+    if bytes(wire.method)[:1] == b'"':
+        method = msgspec.json.decode(wire.method, type=str)
+    return Look(kind, method, key, raw_id, wire.params, wire.result)
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _salvaged(line: bytes, why: str) -> Look:
+    """Python's own decoder takes what msgspec refuses and Node emits: escapes of lone surrogates."""
+    import json  # rare, so not part of a start
+
+    try:
+        message: Any = json.loads(line, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        raise Malformed(protocol.PARSE_ERROR, f"not JSON: {why}") from None
+    if not isinstance(message, dict):
+        raise Malformed(protocol.INVALID_REQUEST, "neither an object nor a batch that can be read")
+    parts = {name: Raw(json.dumps(message[name]).encode()) for name in _Wire.__struct_fields__ if name in message}
+    return _seen(_Wire(**parts))

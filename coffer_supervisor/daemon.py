@@ -1,0 +1,166 @@
+"""What makes this process the one daemon: its lock, its port, its sockets, its ``daemon.json`` and its token.
+
+Owns claiming all of them in order, and letting go of them. Never serves anything: ``app`` gets the listening
+sockets. The listening socket *is* the claim of a port; nothing is probed first.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coffer_common import clock, discovery, flocks
+from coffer_common.discovery import DaemonInfo
+from coffer_common.paths import Home
+from coffer_common.version import VERSION
+
+PORTS: Final = range(8000, 8010)
+LOOPBACK: Final = "127.0.0.1"
+BACKLOG: Final = 512
+PREDECESSOR_SECONDS: Final = 30.0
+"""How long a daemon that is shutting down may still hold ``daemon.alive``."""
+_TOKEN_BYTES: Final = 24
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32}")
+
+
+class StartError(Exception):
+    """The daemon cannot start; the message says why and what to do."""
+
+
+class AlreadyRunning(StartError):
+    """Another daemon of this home is alive."""
+
+
+@dataclass(slots=True)
+class Claimed:
+    """All that a daemon holds while it lives. The sockets listen already and do not block."""
+
+    home: Home
+    info: DaemonInfo
+    tcp: socket.socket
+    api: socket.socket
+    mcp: socket.socket
+    alive: flocks.FileLock
+
+    def rotate_token(self) -> DaemonInfo:
+        """A new token, written before it is returned. The old one is worth nothing from then on."""
+        fresh = msgspec.structs.replace(self.info, token=new_token())
+        discovery.write_info(self.home, fresh)
+        self.info = fresh
+        return fresh
+
+    def stop_listening(self) -> None:
+        """First step of leaving: newcomers find nobody here, and may start a successor that waits for our end."""
+        for sock, path in ((self.mcp, self.home.mcp_sock), (self.api, self.home.api_sock)):
+            if sock.fileno() >= 0:
+                path.unlink(missing_ok=True)
+                sock.close()
+        self.tcp.close()
+
+    def release(self) -> None:
+        """Last step: lets the successor in. ``daemon.json`` stays, since port and token survive a stop."""
+        self.stop_listening()
+        self.alive.release()
+
+
+def claim(home: Home, *, ports: Iterable[int] = PORTS, wait: float = PREDECESSOR_SECONDS) -> Claimed:
+    """Becomes the daemon of ``home``, which exists. Raises StartError, with nothing left behind.
+
+    A predecessor that is shutting down is waited for, at most ``wait`` seconds.
+    """
+    alive = _claim_life(home, wait)
+    with contextlib.ExitStack() as undo:
+        undo.callback(alive.release)
+        last = discovery.read_info(home)
+        if last in ("invalid", "other_version"):
+            discovery.keep_backup(home)
+        known = last if isinstance(last, DaemonInfo) else None
+        tcp = claim_port(known.port if known else None, ports)
+        undo.callback(tcp.close)
+        api = listen_unix(home.api_sock)
+        undo.callback(api.close)
+        mcp = listen_unix(home.mcp_sock)
+        undo.callback(mcp.close)
+        info = DaemonInfo(
+            pid=os.getpid(),
+            port=tcp.getsockname()[1],
+            token=known.token if known and _TOKEN.fullmatch(known.token) else new_token(),
+            started_at=clock.now_rfc3339(),
+            binary_path=discovery.executable(),
+            run_dir=os.fspath(home.run),
+            coffer_version=VERSION,
+        )
+        discovery.write_info(home, info)
+        undo.pop_all()
+    return Claimed(home=home, info=info, tcp=tcp, api=api, mcp=mcp, alive=alive)
+
+
+def new_token() -> str:
+    """32 URL-safe random characters."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def claim_port(last: int | None, ports: Iterable[int] = PORTS) -> socket.socket:
+    """A listening loopback socket on the first free port: the last one used, then in order. StartError: none free."""
+    known = list(ports)
+    for port in dict.fromkeys([last, *known] if last in known else known):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            # Connections of an earlier daemon in TIME_WAIT do not hold the port; a listener does.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((LOOPBACK, port))
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            continue
+        sock.setblocking(False)
+        return sock
+    raise StartError(
+        f"ports {known[0]} to {known[-1]} on {LOOPBACK} are all taken by other programs; "
+        f"end one of them (who holds them: ss -ltnp) and start again"
+    )
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A listening socket at ``path`` (0600) in place of a stale one. Only for who holds ``daemon.alive``."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)  # the socket is private from the moment it exists; start-up has one thread
+    try:
+        path.unlink(missing_ok=True)
+        sock.bind(os.fspath(path))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise StartError(
+            f"cannot listen on {path}: {error.strerror or error}; check {path.parent}"
+        ) from error
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _claim_life(home: Home, wait: float) -> flocks.FileLock:
+    held = flocks.try_lock(home.daemon_alive)
+    if held is not None:
+        return held
+    found = discovery.detect(home)
+    if isinstance(found, discovery.Running):
+        raise AlreadyRunning(
+            f"coffer-daemon is already running: pid {found.info.pid}, port {found.info.port}; "
+            f"use it, or end it first: coffer daemon stop"
+        )
+    try:
+        return flocks.lock(home.daemon_alive, wait)
+    except flocks.LockTimeout as error:
+        raise AlreadyRunning(
+            f"an earlier coffer-daemon of {home.root} is still ending after {wait:.0f} s; "
+            f"look for it with: ps -eo pid,stat,args | grep {discovery.TITLE}"
+        ) from error
