@@ -1,0 +1,143 @@
+"""Handlers of what Coffer wrote down: audit, invocations, figures, and how long they are kept."""
+
+from datetime import timedelta
+
+from coffer_common import clock
+from coffer_common.api import (
+    AuditList,
+    AuditRow,
+    InvocationList,
+    InvocationRow,
+    Pruned,
+    RetentionList,
+    RetentionPolicy,
+    SetRetention,
+    StatsList,
+    StatsRow,
+)
+from coffer_supervisor.management.errors import missing
+from coffer_supervisor.management.request import Answer, Request
+
+
+async def audit(request: Request) -> Answer:
+    """Lifecycle changes, newest first."""
+    entries = await request.management.store.audit.list(
+        kind=request.query.get("kind"),
+        name=request.query.get("name"),
+        event=request.query.get("event"),
+        actor=request.query.get("actor"),
+        since=request.moment("since"),
+        until=request.moment("until"),
+        before=_before(request),
+        limit=request.number("limit", 100),
+    )
+    rows = [
+        AuditRow(
+            id=entry.id,
+            when=clock.rfc3339_millis(entry.when),
+            event=entry.event,
+            kind=entry.kind,
+            name=entry.name,
+            actor=entry.actor,
+            details=entry.details,
+        )
+        for entry in entries
+    ]
+    return AuditList(audit=rows)
+
+
+async def invocations(request: Request) -> Answer:
+    """Calls, reads and gets of all servers, newest first."""
+    return await _invocations(request, request.query.get("server"))
+
+
+async def server_invocations(request: Request) -> Answer:
+    """The same of one server, which may be gone by now."""
+    return await _invocations(request, request.name)
+
+
+async def _invocations(request: Request, server: str | None) -> Answer:
+    log = request.management.store.invocations
+    await log.flush()  # whoever has just called wants to see it
+    entries = await log.list(
+        server=server,
+        type=request.query.get("type"),
+        key=request.query.get("key"),
+        status=request.query.get("status"),
+        session=request.query.get("session"),
+        client=request.query.get("client"),
+        trace_id=request.query.get("trace_id"),
+        since=request.moment("since"),
+        until=request.moment("until"),
+        before=_before(request),
+        limit=request.number("limit", 100),
+    )
+    rows = [
+        InvocationRow(
+            id=entry.id,
+            when=clock.rfc3339_millis(entry.when),
+            server=entry.server,
+            type=entry.type,
+            key=entry.key,
+            duration_seconds=round(entry.duration_ms / 1000, 6),
+            status=entry.status,
+            error=entry.error,
+            session=entry.session,
+            client=entry.client,
+            trace_id=entry.trace_id,
+        )
+        for entry in entries
+    ]
+    return InvocationList(invocations=rows)
+
+
+def _before(request: Request) -> int | None:
+    return request.number("before", 0, most=2**62) or None
+
+
+async def policies(request: Request) -> Answer:
+    """How long each log table keeps its rows."""
+    found = await request.management.store.retention.list()
+    return RetentionList(policies=[RetentionPolicy(table=policy.table, days=policy.days) for policy in found])
+
+
+async def policy(request: Request) -> Answer:
+    """The same of one table."""
+    for found in await request.management.store.retention.list():
+        if found.table == request.params["table"]:
+            return RetentionPolicy(table=found.table, days=found.days)
+    raise missing(f"log table {request.params['table']!r}", "See: coffer retention list")
+
+
+async def set_policy(request: Request) -> Answer:
+    """Changes it; audited. Takes effect at the next pruning."""
+    days = request.decode(SetRetention).days
+    done = await request.management.store.retention.set(request.params["table"], days, actor=request.actor)
+    return RetentionPolicy(table=done.table, days=done.days)
+
+
+async def prune(request: Request) -> Answer:
+    """Removes now what is older than its policy."""
+    gone = await request.management.store.retention.prune()
+    return Pruned(pruned={table: count for table, count in gone.items()})
+
+
+async def stats(request: Request) -> Answer:
+    """Calls, errors and durations by capability, since a time (default: 24 hours ago)."""
+    since = request.moment("since") or clock.now() - timedelta(hours=24)
+    log = request.management.store.invocations
+    await log.flush()
+    found = await log.stats(since, server=request.query.get("server"))
+    rows = [
+        StatsRow(
+            server=row.server,
+            type=row.type,
+            key=row.key,
+            calls=row.calls,
+            errors=row.errors,
+            p50_seconds=row.p50_ms / 1000,
+            p95_seconds=row.p95_ms / 1000,
+        )
+        for row in found
+    ]
+    return StatsList(since=clock.rfc3339(since), stats=rows)

@@ -1,0 +1,61 @@
+"""What a server's configuration must pass before it is written: schema, secrets in the open, references, PATH.
+
+Owns the order of the checks and their refusals; each comes before anything is stored. Never starts a server.
+"""
+
+import os
+from typing import Any, Final
+
+import msgspec
+
+from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
+from coffer_supervisor.credentials import CredentialError
+from coffer_supervisor.management import secrets
+from coffer_supervisor.management.errors import from_credential, invalid
+from coffer_supervisor.management.request import Request
+from coffer_supervisor.store.resources import checked_config
+
+_DEFAULT_PATH: Final = os.defpath
+
+
+async def checked_server(request: Request, name: str, config: Any, *, allow_plaintext: bool) -> McpServerConfig:
+    """The typed configuration of the server ``name``, ready to be stored. Raises ApiError or the store's Invalid."""
+    typed: McpServerConfig = checked_config("mcp_server", name, config)
+    if not allow_plaintext:
+        findings = secrets.find(name, typed)
+        if findings:
+            raise invalid("looks_like_secret", *secrets.refusal(findings))
+    await _check_references(request, name, typed)
+    if isinstance(typed, StdioServer) and not typed.path:
+        path = request.caller_path or os.environ.get("PATH", _DEFAULT_PATH)
+        typed = msgspec.structs.replace(typed, path=path)
+    return typed
+
+
+async def _check_references(request: Request, name: str, config: McpServerConfig) -> None:
+    """Every ``${reference}`` must be one that is stored, and the keychain that holds it must answer."""
+    if isinstance(config, HttpServer):
+        templates = [(f"the header {key}", value) for key, value in config.headers.items()]
+        templates.append(("the URL", config.url))
+    else:
+        templates = [(f"the environment variable {key}", value) for key, value in config.env.items()]
+    for where, template in templates:
+        if "${" not in template:
+            continue
+        try:
+            await request.management.vault.resolve(template, where=f"{where} of the server {name}")
+        except CredentialError as error:
+            raise from_credential(error) from error
+
+
+def merged(before: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7386): members of ``patch`` replace, null removes, objects merge."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(before) if isinstance(before, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result

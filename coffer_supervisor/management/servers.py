@@ -1,0 +1,154 @@
+"""Handlers of what only an ``mcp_server`` has: capabilities, refresh, test, restart, a tool call, its log."""
+
+import asyncio
+import os
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, cast, get_args
+
+import msgspec
+
+from coffer_common.api import CallOutcome, CallTool, CapabilityList, LogLines, SwitchCapability, TestServer
+from coffer_common.frames import CapabilityType
+from coffer_supervisor.management import views
+from coffer_supervisor.management.errors import ApiError, invalid, missing
+from coffer_supervisor.management.request import Answer, Request
+from coffer_supervisor.management.resources import get
+from coffer_supervisor.store import Resource
+
+_TYPES: Final = get_args(CapabilityType)
+_TAIL_BYTES: Final = 1024 * 1024
+_LONGEST_WAIT: Final = 600.0
+_UNWELL: Final = frozenset({"failed", "backoff"})
+
+
+async def capabilities(request: Request) -> Answer:
+    """All that the server lists or ever listed, with the switches; ``?type=`` narrows."""
+    await _server(request)
+    wanted = request.query.get("type")
+    if wanted is not None:
+        _type(wanted)
+    found = request.management.supervision.capabilities(request.name)
+    return CapabilityList(
+        capabilities=[views.capability_view(one) for one in found if wanted is None or one.type == wanted]
+    )
+
+
+async def enable_capability(request: Request) -> Answer:
+    """Switches capabilities on."""
+    return await _switch(request, True)
+
+
+async def disable_capability(request: Request) -> Answer:
+    """Switches capabilities off: out of every list at once, and a call is refused naming it."""
+    return await _switch(request, False)
+
+
+async def _switch(request: Request, on: bool) -> Answer:
+    await _server(request)
+    kind = _type(request.params["type"])
+    keys = request.decode(SwitchCapability).keys
+    supervision, preferences = request.management.supervision, request.management.store.preferences
+    # A person may copy a name from a client, which knows the aggregate's.
+    own = {one.exposed: one.key for one in supervision.capabilities(request.name) if one.type == kind}
+    own |= {key: key for key in own.values()}
+    unknown = [key for key in keys if key not in own]
+    if unknown:
+        hint = f"See what it lists: coffer mcp {_noun(kind)} {request.name}"
+        raise missing(f"{kind} {unknown[0]!r} on the server {request.name}; nothing was switched", hint)
+    for key in keys:
+        await preferences.set(request.name, kind, own[key], on, actor=request.actor)
+    await supervision.preference_changed(request.name)
+    changed = {own[key] for key in keys}
+    found = [one for one in supervision.capabilities(request.name) if one.type == kind and one.key in changed]
+    return CapabilityList(capabilities=[views.capability_view(one) for one in found])
+
+
+async def refresh(request: Request) -> Answer:
+    """Reads the server's lists again."""
+    await _running(request)
+    await request.management.supervision.refresh(request.name)
+    return await _shown(request)
+
+
+async def test(request: Request) -> Answer:
+    """Waits until the server's discovery has an outcome, at most ``timeout`` seconds, and says how it is."""
+    wish = request.decode(TestServer)
+    await _running(request)
+    supervision = request.management.supervision
+    view = supervision.view(request.name)
+    if wish.fresh and view is not None and view.state in _UNWELL:
+        await supervision.restart(request.name)
+    deadline = asyncio.get_running_loop().time() + min(max(wish.timeout, 0.0), _LONGEST_WAIT)
+    await supervision.wait_discovered(request.name, deadline)
+    return await _shown(request)
+
+
+async def restart(request: Request) -> Answer:
+    """Ends the server's worker and all it started, and starts it again."""
+    await _running(request)
+    await request.management.supervision.restart(request.name)
+    return await _shown(request)
+
+
+async def call(request: Request) -> Answer:
+    """Calls a tool. 200 also where the tool or the protocol says no: ``ok`` tells, and the words are theirs."""
+    wish = request.decode(CallTool)
+    await _server(request)
+    arguments = bytes(wish.arguments)
+    if not arguments.startswith(b"{"):
+        raise invalid("invalid_arguments", "the arguments of a tool are a JSON object")
+    ok, payload = await request.management.router.call_for_management(
+        request.name, wish.tool, arguments, wish.timeout, client=request.actor
+    )
+    raw = msgspec.Raw(payload)
+    return CallOutcome(ok=True, result=raw) if ok else CallOutcome(ok=False, error=raw)
+
+
+async def logs(request: Request) -> Answer:
+    """The last ``?lines=`` of the upstream's log: its stderr, its messages, and what it wrongly printed."""
+    await _server(request)
+    count = request.number("lines", 100, most=10_000)
+    path = request.management.home.upstream_log(request.name)
+    return LogLines(lines=await asyncio.to_thread(tail, path, count))
+
+
+def tail(path: Path, count: int) -> list[str]:
+    """The last lines of a file, oldest first; none where there is no file. Blocks."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - _TAIL_BYTES)
+            file.seek(start)
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
+    except FileNotFoundError:
+        return []
+    if start:
+        lines = lines[1:]  # the first is most likely half a line
+    if lines and not lines[-1]:
+        lines.pop()
+    return lines[-count:]
+
+
+async def _server(request: Request) -> Resource:
+    return await request.management.store.resources.get("mcp_server", request.name)
+
+
+async def _running(request: Request) -> None:
+    if not (await _server(request)).enabled:
+        hint = f"Switch it on: coffer mcp enable {request.name}"
+        raise ApiError(HTTPStatus.CONFLICT, "server_disabled", f"the server {request.name} is disabled", hint)
+
+
+async def _shown(request: Request) -> Answer:
+    return await get(Request(request.management, {"kind": "mcp_server", "name": request.name}, {}, request.actor))
+
+
+def _type(text: str) -> CapabilityType:
+    if text not in _TYPES:
+        raise missing(f"type of capability named {text!r}", f"Types: {', '.join(_TYPES)}.")
+    return cast(CapabilityType, text)
+
+
+def _noun(kind: CapabilityType) -> str:
+    return {"tool": "tools", "prompt": "prompts"}.get(kind, "resources")
