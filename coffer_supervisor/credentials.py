@@ -20,7 +20,8 @@ NO_KEYCHAIN_HINT: Final = (
     "Unlock or install a keychain, or choose Coffer's own encrypted file with: coffer credential use-file"
 )
 
-_REFERENCE: Final = re.compile(r"\$\{([^}]*)\}?")
+_REFERENCE: Final = re.compile(r"\$\{(?:([^}]*)\}|.*)", re.DOTALL)
+_LEFT_OPEN: Final = ""  # the reference of "${" without its "}": what follows may be anything, so it is not told
 _T = TypeVar("_T")
 
 
@@ -50,8 +51,10 @@ class MissingCredential(CredentialError):
 def references(template: str) -> list[str]:
     """What stands between ``${`` and ``}`` in ``template``, in order, each once; not checked for being a
     name.
+
+    An empty one stands for ``${`` without its ``}``.
     """
-    return list(dict.fromkeys(match.group(1) for match in _REFERENCE.finditer(template)))
+    return list(dict.fromkeys(match.group(1) or _LEFT_OPEN for match in _REFERENCE.finditer(template)))
 
 
 class CredentialVault:
