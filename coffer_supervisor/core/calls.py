@@ -1,4 +1,4 @@
-"""The words that endpoint and router share: who calls, at which endpoint, what for, and how an answer comes back.
+"""The words that endpoint and router share: who calls, at which endpoint, what for, how an answer comes back.
 
 Owns the types of that seam and nothing else. Never decodes a payload, never touches a socket or a clock.
 """
@@ -17,8 +17,9 @@ DAEMON_PRINCIPAL: Final = "daemon"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls. ``id``: ``local`` (over a socket), ``daemon`` (its token over TCP) or ``client:NAME``; ``name`` is
-    what the invocation log shows where the client gave no name. ``servers``, ``groups``: its scope; None is all.
+    """Who calls. ``id``: ``local`` (over a socket), ``daemon`` (its token over TCP) or ``client:NAME``;
+    ``name`` is what the invocation log shows where the client gave no name. ``servers``, ``groups``: its
+    scope; None is all.
     """
 
     id: str
@@ -61,8 +62,8 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error for the client: ``error`` is the raw JSON error object, ``status`` that of a modern HTTP answer.
-    ``reason`` names one of ``coffer_common.errors``; it is empty for an upstream's own error."""
+    """An error for the client: ``error`` is the raw JSON error object, ``status`` that of a modern HTTP
+    answer. ``reason`` names one of ``coffer_common.errors``; it is empty for an upstream's own error."""
 
     code: int
     error: bytes
@@ -80,8 +81,8 @@ class CallError(Exception):
 
 
 class CallSink(Protocol):
-    """Where one call's answer goes. Called on the loop; never blocks, never raises. Payloads are raw JSON, params
-    and results in the shape of the client's revision. Exactly one of ``reply`` and ``fail`` comes, last."""
+    """Where one call's answer goes. Called on the loop; never blocks, never raises. Payloads are raw JSON,
+    params and results in the shape of the client's revision. Exactly one of ``reply`` and ``fail`` comes, last."""
 
     def progress(self, params: bytes) -> None:
         """Params of ``notifications/progress`` with the client's own token."""
@@ -117,7 +118,7 @@ class NoticeSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an endpoint says it is. ``server_info`` and ``capabilities`` are raw JSON objects in the client's era."""
+    """What an endpoint says it is: raw JSON objects in the shape of the client's era, and a text."""
 
     server_info: bytes
     capabilities: bytes
@@ -138,6 +139,6 @@ def failure(
 
 
 def passed_failure(code: int, error: bytes, message: str, reason: str, status: int) -> Failure:
-    """An error that a worker sent, as it stands; ``error`` may be empty (then it is made of code and message)."""
+    """An error that a worker sent, as it stands; an empty ``error`` is made of code and message."""
     body = error or msgspec.json.encode({"code": code, "message": message})
     return Failure(code, body, status, reason, message)
