@@ -103,9 +103,7 @@ class Attacher:
             self._await_successor(cancel)
         leaving = 0
         for _ in range(_ATTEMPTS):
-            running = spawn.detect_or_spawn(
-                self._home, spawn=self._may_spawn, on_wait=self._say, ignore_pid=leaving
-            )
+            running = spawn.detect_or_spawn(self._home, spawn=self._may_spawn, on_wait=self._say, ignore_pid=leaving)
             try:
                 return self._greet(running)
             except _Refusal as refusal:
@@ -155,7 +153,9 @@ class Attacher:
             ) from None
         except msgspec.DecodeError as error:
             sock.close()
-            raise DiscoveryError(f"the Coffer daemon speaks another protocol ({error}): coffer daemon restart") from None
+            raise DiscoveryError(
+                f"the Coffer daemon speaks another protocol ({error}): coffer daemon restart"
+            ) from None
         except (ConnectionResetError, BrokenPipeError) as error:
             sock.close()
             raise _Left from error

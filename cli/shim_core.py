@@ -207,9 +207,7 @@ class Core:
         """Errors for requests that no daemon will see."""
         self._failed_any = True
         error = errors.error_object(errors.DAEMON_ABSENT, self._away)
-        return [
-            ToClient(jsonrpc.error_response(seen.raw_id, error)) for seen in looks if seen.kind == "request"
-        ]
+        return [ToClient(jsonrpc.error_response(seen.raw_id, error)) for seen in looks if seen.kind == "request"]
 
     # -- the daemon ---------------------------------------------------------------------------------------------
 

@@ -5,11 +5,9 @@ starting. Never sends a token anywhere: what is connected here are Unix sockets 
 """
 
 import os
-import shutil
 import socket
 import struct
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -70,9 +68,7 @@ def read_info(home: Home) -> DaemonInfo | Absence:
     except FileNotFoundError:
         return "missing"
     except OSError as error:
-        raise DiscoveryError(
-            f"cannot read {home.daemon_json}: {error.strerror}; check its permissions"
-        ) from error
+        raise DiscoveryError(f"cannot read {home.daemon_json}: {error.strerror}; check its permissions") from error
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     try:
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("version")
@@ -86,7 +82,8 @@ def read_info(home: Home) -> DaemonInfo | Absence:
 
 def write_info(home: Home, info: DaemonInfo) -> None:
     """Replaces ``daemon.json`` in one step: readers see the old bytes or the new ones, also after a power cut."""
-    fd, name = tempfile.mkstemp(prefix=".daemon.json.", dir=home.root)  # 0600
+    name = home.root / f".daemon.json.{os.getpid()}"
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
@@ -94,7 +91,7 @@ def write_info(home: Home, info: DaemonInfo) -> None:
             os.fsync(file.fileno())
         os.replace(name, home.daemon_json)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
     directory = os.open(home.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -160,9 +157,7 @@ def connect(path: Path, *, timeout: float = _CONNECT_SECONDS) -> socket.socket:
             )
     except (TimeoutError, BlockingIOError):
         sock.close()
-        raise DiscoveryError(
-            f"the daemon does not accept connections on {path}; see: coffer daemon status"
-        ) from None
+        raise DiscoveryError(f"the daemon does not accept connections on {path}; see: coffer daemon status") from None
     except BaseException:
         sock.close()
         raise
@@ -201,7 +196,7 @@ def _process_absence(pid: int) -> Literal["pid_gone", "pid_reused"] | None:
 
 
 def _process_absence_by_psutil(pid: int) -> Literal["pid_gone", "pid_reused"] | None:
-    import psutil  # noqa: PLC0415 - see _process_absence
+    import psutil
 
     if not psutil.pid_exists(pid):
         return "pid_gone"
@@ -226,4 +221,5 @@ def _port_answers(port: int) -> bool:
 
 def executable() -> str:
     """What ``binary_path`` records: the command that was started, else the interpreter."""
-    return shutil.which(TITLE, path=os.path.dirname(sys.executable)) or sys.executable
+    script = os.path.join(os.path.dirname(sys.executable), TITLE)
+    return script if os.access(script, os.X_OK) else sys.executable

@@ -23,9 +23,7 @@ _MASKED: Final = (
 )
 
 
-def set_up(
-    file: Path, *, foreground: bool = False, level: str = "INFO", stream: TextIO | None = None
-) -> None:
+def set_up(file: Path, *, foreground: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Sends every log line of this process to ``file`` (0600, 10 MB, 5 kept), and with ``foreground`` a readable
     form to ``stream`` (stderr) as well. Times are RFC 3339 UTC."""
     shared: list[Any] = [

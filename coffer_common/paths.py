@@ -4,7 +4,6 @@ Owns every path under ``COFFER_HOME`` and the choice of the folder for sockets. 
 ``ensure()``; never reads or writes a file.
 """
 
-import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -131,9 +130,7 @@ def check_private(folder: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise UnsafeDirectory(f"{folder} is not a directory (a link or a file); remove it and start again")
     if found.st_uid != os.getuid():
-        raise UnsafeDirectory(
-            f"{folder} belongs to user {found.st_uid}, not to you; remove it and start again"
-        )
+        raise UnsafeDirectory(f"{folder} belongs to user {found.st_uid}, not to you; remove it and start again")
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise UnsafeDirectory(f"{folder} is open to other users; run: chmod 700 {folder}")
 
@@ -142,6 +139,8 @@ def _run_dir(root: Path, env: Mapping[str, str]) -> Path:
     plain = root / "run"
     if _fits(plain):
         return plain
+    import hashlib  # OpenSSL's library is a sixth of the shim's memory, and home folders are short
+
     digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
     runtime = env.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime):

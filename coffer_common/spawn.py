@@ -38,25 +38,19 @@ def detect_or_spawn(
     if isinstance(found, Running):
         return found
     if not spawn:
-        raise NotRunning(
-            f"no coffer-daemon is running ({_REASONS[found.why]}); start it: coffer daemon start"
-        )
+        raise NotRunning(f"no coffer-daemon is running ({_REASONS[found.why]}); start it: coffer daemon start")
     deadline = time.monotonic() + timeout
     try:
         home.ensure()
     except UnsafeDirectory as error:
         raise DiscoveryError(str(error)) from error
     except OSError as error:
-        raise DiscoveryError(
-            f"cannot make {home.root}: {error.strerror}; set COFFER_HOME elsewhere"
-        ) from error
+        raise DiscoveryError(f"cannot make {home.root}: {error.strerror}; set COFFER_HOME elsewhere") from error
     on_wait("starting coffer-daemon")
     try:
         held = flocks.lock(home.daemon_lock, timeout)
     except flocks.LockTimeout as error:
-        raise DiscoveryError(
-            f"another start of the daemon does not end: {error}; see {home.daemon_log}"
-        ) from error
+        raise DiscoveryError(f"another start of the daemon does not end: {error}; see {home.daemon_log}") from error
     with held:
         found = discovery.detect(home, ignore_pid=ignore_pid)  # another starter may have been first
         if isinstance(found, Running):
@@ -98,9 +92,7 @@ def _start(home: Home, found: NotFound, held: flocks.FileLock, deadline: float) 
     if word is None:
         raise DiscoveryError(f"coffer-daemon was started and is not ready yet; see {home.daemon_log}")
     why = word.decode(errors="replace").strip() or _tail(home)
-    raise DiscoveryError(
-        f"coffer-daemon did not start: {why or 'it died without a word'} (log: {home.daemon_log})"
-    )
+    raise DiscoveryError(f"coffer-daemon did not start: {why or 'it died without a word'} (log: {home.daemon_log})")
 
 
 def command(*arguments: str) -> list[str]:
@@ -109,7 +101,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def _launch(home: Home, ready_fd: int, lock_fd: int) -> int:
-    import subprocess  # noqa: PLC0415 - the shim that finds a daemon never needs it
+    import subprocess
 
     stderr = os.open(home.daemon_stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -40,9 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"coffer-daemon: {_explained(error)}\n")
         if not _expected(error):
             raise
-        raise SystemExit(
-            exits.CONFLICT if type(error).__name__ == "AlreadyRunning" else exits.FAILURE
-        ) from None
+        raise SystemExit(exits.CONFLICT if type(error).__name__ == "AlreadyRunning" else exits.FAILURE) from None
     raise SystemExit(code)
 
 
@@ -73,9 +71,9 @@ class Word:
 
 def _run(options: argparse.Namespace, word: Word) -> int:
     _entitle()
-    from coffer_common import log  # noqa: PLC0415 - a start that fails early should fail fast
-    from coffer_common.paths import Home  # noqa: PLC0415
-    from coffer_supervisor import daemon  # noqa: PLC0415
+    from coffer_common import log
+    from coffer_common.paths import Home
+    from coffer_supervisor import daemon
 
     home = Home.from_env()
     home.ensure()
@@ -103,15 +101,15 @@ def _run(options: argparse.Namespace, word: Word) -> int:
 
 
 def _serve(claimed: "Claimed", ready: Callable[[], None]) -> int:
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from coffer_common import subreaper  # noqa: PLC0415
-    from coffer_supervisor import app  # noqa: PLC0415
+    from coffer_common import subreaper
+    from coffer_supervisor import app
 
     subreaper.become_subreaper()
     factory = None
     with contextlib.suppress(ImportError):
-        import uvloop  # noqa: PLC0415
+        import uvloop
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
@@ -120,8 +118,8 @@ def _serve(claimed: "Claimed", ready: Callable[[], None]) -> int:
 
 def _start_lock(home: "Home", inherited: int | None) -> "FileLock":
     """``daemon.lock``: the starter's, or for a daemon started by hand its own. Held until ready."""
-    from coffer_common import flocks  # noqa: PLC0415
-    from coffer_supervisor.daemon import StartError  # noqa: PLC0415
+    from coffer_common import flocks
+    from coffer_supervisor.daemon import StartError
 
     if inherited is not None:
         os.set_inheritable(inherited, False)
@@ -129,14 +127,12 @@ def _start_lock(home: "Home", inherited: int | None) -> "FileLock":
     try:
         return flocks.lock(home.daemon_lock, _LOCK_SECONDS)
     except flocks.LockTimeout as error:
-        raise StartError(
-            f"another start of the daemon does not end: {error}; see {home.daemon_log}"
-        ) from error
+        raise StartError(f"another start of the daemon does not end: {error}; see {home.daemon_log}") from error
 
 
 def _entitle() -> None:
     os.environ["SPT_NOENV"] = "1"  # else setproctitle wipes /proc/PID/environ, by which strays are found
-    import setproctitle  # noqa: PLC0415
+    import setproctitle
 
     os.environ.pop("SPT_NOENV")
     setproctitle.setproctitle(TITLE)
@@ -144,9 +140,9 @@ def _entitle() -> None:
 
 
 def _expected(error: BaseException) -> bool:
-    from coffer_common.discovery import DiscoveryError  # noqa: PLC0415
-    from coffer_common.paths import UnsafeDirectory  # noqa: PLC0415
-    from coffer_supervisor.daemon import StartError  # noqa: PLC0415
+    from coffer_common.discovery import DiscoveryError
+    from coffer_common.paths import UnsafeDirectory
+    from coffer_supervisor.daemon import StartError
 
     return isinstance(error, StartError | DiscoveryError | UnsafeDirectory)
 

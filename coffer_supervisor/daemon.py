@@ -139,9 +139,7 @@ def listen_unix(path: Path) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise StartError(
-            f"cannot listen on {path}: {error.strerror or error}; check {path.parent}"
-        ) from error
+        raise StartError(f"cannot listen on {path}: {error.strerror or error}; check {path.parent}") from error
     finally:
         os.umask(mask)
     return sock
