@@ -55,7 +55,7 @@ class Awaited:
     otherwise: Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Where:
     """On whose behalf and at which endpoint something is looked up."""
 
@@ -171,13 +171,13 @@ def _owned(server: Server, where: Where, type_: CapabilityType, exposed: str, re
     if key is not None:
         return _switched(server, where, type_, key)
     unknown = _unknown(type_, exposed, server.name)
-    return Awaited((server.name,), unknown) if base is None and server.waiting else unknown
+    return Awaited((server.name,), unknown) if base is None else unknown
 
 
 def _located(server: Server, where: Where, type_: CapabilityType, exposed: str, own: str) -> Resolved:
     """A URI of that server: a listed one, one that a client normalised, one of a template, or one not listed."""
     base = server.base(where.era, where.session)
-    if base is None and server.waiting:
+    if base is None:
         return Awaited((server.name,), _unknown(type_, exposed, server.name))
     return _switched(server, where, type_, _listed_key(server, where, type_, own, exposed) or own)
 

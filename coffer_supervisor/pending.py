@@ -1,0 +1,93 @@
+"""The calls in flight: one table for the router that fills it and the supervision that shows it.
+
+Owns the table, its indexes by session and server, and correlation numbers, which are never reused. Never sends
+or answers anything.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from coffer_common.frames import CapabilityType
+from coffer_supervisor.channel import Peer
+from coffer_supervisor.core.calls import CallRequest, CallSink
+from coffer_supervisor.core.deadlines import Deadlines
+
+TYPE_OF: Final[dict[str, CapabilityType]] = {
+    "tools/call": "tool",
+    "resources/read": "resource",
+    "prompts/get": "prompt",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """One call. ``server`` and ``key`` are empty until it is routed; ``peer`` is None until it is sent. ``started``
+    is monotonic; ``limits`` says which wait the deadline bounds."""
+
+    corr: int
+    request: CallRequest
+    sink: CallSink
+    started: float
+    server: str = ""
+    key: str = ""
+    awaited: tuple[str, ...] = ()
+    peer: Peer | None = None
+    asks: list[int] = field(default_factory=list)
+    refusal: object = None
+
+    @property
+    def session(self) -> str:
+        """The session it belongs to."""
+        return self.request.caller.session
+
+
+class Calls:
+    """The table."""
+
+    def __init__(self) -> None:
+        self.table: dict[int, Pending] = {}
+        self.by_session: dict[str, dict[int, Pending]] = {}
+        self.by_server: dict[str, dict[int, Pending]] = {}
+        self.touched: dict[str, set[str]] = {}
+        """Session -> the servers whose workers know it."""
+        self.deadlines = Deadlines()
+        self.requests: dict[int, tuple[str, asyncio.Future[bytes]]] = {}
+        """Requests of the supervisor's own (subscribe, refresh, dump): server, and where the answer goes."""
+        self._last = 0
+
+    def number(self) -> int:
+        """A correlation number."""
+        self._last += 1
+        return self._last
+
+    def add(self, call: Pending) -> None:
+        """A call begins."""
+        self.table[call.corr] = call
+        self.by_session.setdefault(call.session, {})[call.corr] = call
+
+    def route(self, call: Pending, server: str, key: str) -> None:
+        """It is known which upstream it is for."""
+        call.server, call.key, call.awaited = server, key, ()
+        self.by_server.setdefault(server, {})[call.corr] = call
+
+    def remove(self, corr: int) -> Pending | None:
+        """A call ends; None if it already has."""
+        call = self.table.pop(corr, None)
+        if call is None:
+            return None
+        self.deadlines.drop(corr)
+        mine = self.by_session[call.session]
+        del mine[corr]
+        if not mine:
+            del self.by_session[call.session]
+        if call.server:
+            del self.by_server[call.server][corr]
+        return call
+
+    def request(self, server: str) -> tuple[int, "asyncio.Future[bytes]"]:
+        """A request of the supervisor's own: its number, and its answer to come."""
+        corr = self.number()
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.requests[corr] = (server, future)
+        return corr, future
