@@ -1,0 +1,7 @@
+"""The benchmark: `python -m bench` (or `make bench`).
+
+It measures, in one run on one machine, the same echo call four ways: directly over the upstream's pipe, through
+a bare relay of Coffer's shape, through Coffer over HTTP, and through Coffer over the shim. Figures of different
+machines or days must not be compared; the ratios within one run may. It checks answers, and never fails for
+being slow.
+"""
