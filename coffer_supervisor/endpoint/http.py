@@ -1,0 +1,122 @@
+"""A request at an MCP endpoint over HTTP, on its way to its era.
+
+Owns reading and bounding the body, content negotiation, and plain JSON answers. Never looks at params.
+Source: MCP 2025-03-26 to 2026-07-28, Transports, Streamable HTTP.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from coffer_common import errors, jsonrpc
+from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
+
+MAX_BODY: Final = 64 * 1024 * 1024
+SERVER: Final = "coffer"
+
+
+class Rejected(Exception):
+    """A request that is answered with ``status`` and a JSON-RPC error."""
+
+    def __init__(self, status: int, problem: Failure, raw_id: bytes = b"null") -> None:
+        super().__init__(problem.message)
+        self.status, self.problem, self.raw_id = status, problem, raw_id
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One admitted HTTP request: who, where, and which forms of answer it takes."""
+
+    request: web.BaseRequest
+    principal: Principal
+    scope: Scope
+    takes_json: bool
+    takes_stream: bool
+
+
+def rejected(status: int, message: str, raw_id: bytes = b"null", code: int | None = None) -> Rejected:
+    """A refusal of the transport's: -32600 unless ``code`` says otherwise."""
+    problem = failure(errors.INVALID_REQUEST, message, "legacy")
+    if code is not None:
+        problem = Failure(code, jsonrpc.error(code, message), status, "", message)
+    return Rejected(status, problem, raw_id)
+
+
+def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    base = {"Content-Type": "application/json", "Server": SERVER}
+    return web.Response(body=body, status=status, headers={**base, **headers} if headers else base)
+
+
+def error_response(
+    problem: Failure, status: int, raw_id: bytes = b"null", headers: dict[str, str] | None = None
+) -> web.Response:
+    """A JSON-RPC error as an answer."""
+    return json_response(jsonrpc.error_response(raw_id, problem.error), status, headers)
+
+
+def accepted() -> web.Response:
+    """202, for what has no answer."""
+    return web.Response(status=202, headers={"Server": SERVER})
+
+
+def accepts(header: str | None) -> tuple[bool, bool]:
+    """(JSON, event stream): the forms of answer that an Accept header allows; none given allows both."""
+    if header is None or not header.strip() or header == "application/json, text/event-stream":
+        return True, True
+    plain = stream = False
+    for part in header.lower().split(","):
+        kind, *parameters = [piece.strip() for piece in part.split(";")]
+        if any(p.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for p in parameters):
+            continue
+        plain = plain or kind in ("application/json", "application/*", "*/*")
+        stream = stream or kind in ("text/event-stream", "text/*", "*/*")
+    return plain, stream
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    """The whole body. Raises Rejected (413, 415) beyond its bounds or where it is no plain JSON."""
+    kind = request.headers.get("Content-Type", "")
+    if kind != "application/json" and kind.partition(";")[0].strip().lower() != "application/json":
+        raise rejected(415, "Content-Type must be application/json")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise rejected(415, "Content-Encoding is not supported: send the body as it is")
+    declared = request.headers.get("Content-Length", "")
+    if declared.isdigit() and int(declared) > MAX_BODY:
+        raise _too_large()
+    content = request.content
+    first = await content.readany()
+    if content.at_eof():
+        return first
+    chunks, size = [first], len(first)
+    while chunk := await content.readany():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_BODY:
+            raise _too_large()
+    return b"".join(chunks)
+
+
+def parse(body: bytes) -> jsonrpc.Envelope:
+    """The envelope of a body. Raises Rejected (400)."""
+    try:
+        return jsonrpc.parse(body)
+    except jsonrpc.Malformed as error:
+        raise Rejected(400, malformed(error), error.id) from None
+
+
+def malformed(error: jsonrpc.Malformed) -> Failure:
+    """What a malformed message is answered with."""
+    return Failure(error.code, jsonrpc.error(error.code, error.message), 400, "", error.message)
+
+
+def is_array(body: bytes) -> bool:
+    """Whether a body is a JSON array (a batch)."""
+    return body.lstrip(b" \t\r\n")[:1] == b"["
+
+
+def _too_large() -> Rejected:
+    reason = errors.BODY_LIMIT
+    message = f"the request is larger than {MAX_BODY // (1024 * 1024)} MiB"
+    return Rejected(413, failure(reason, message, "legacy"))

@@ -1,0 +1,137 @@
+"""What belongs to no call, brought to the clients concerned: list changes, resource updates, session notices.
+
+Owns the hearers (legacy sessions and modern listen streams) and one timer. Which notice is due when is decided in
+``core.subscriptions``. Never blocks; a hearer that does not read loses notices, not the daemon its memory.
+Source: MCP 2025-11-25, list changed and resource updated notifications; MCP 2026-07-28, Subscriptions.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from coffer_common import jsonrpc, names, protocol
+from coffer_supervisor.core.calls import Principal, Scope
+from coffer_supervisor.core.subscriptions import METHODS, UPDATED, Coalescer
+
+
+@dataclass(slots=True)
+class Hearer:
+    """Someone who is told. ``deliver`` takes one whole message; ``ready``: whether it can be told now (otherwise it
+    is kept until ``Notices.released``). ``stamp``: the raw id of a listen request, None for a legacy session."""
+
+    id: str
+    principal: Principal
+    scope: Scope
+    deliver: Callable[[bytes], object]
+    ready: Callable[[], bool]
+    kinds: frozenset[str]
+    stamp: bytes | None = None
+    uris: set[str] = field(default_factory=set)
+
+    def concerns(self, server: str) -> bool:
+        """Whether what happens at ``server`` can be seen at its endpoint."""
+        if self.scope.server is not None:
+            return self.scope.server == server
+        return self.scope.group is not None or self.principal.servers is None or server in self.principal.servers
+
+    def notification(self, method: str, uri: str | None = None) -> bytes:
+        """The message in this hearer's form."""
+        params = {} if uri is None else {"uri": uri}
+        if self.stamp is not None:
+            meta = {protocol.META_SUBSCRIPTION_ID: msgspec.Raw(self.stamp)}
+            return jsonrpc.notification(method, msgspec.json.encode({"_meta": meta, **params}))
+        return jsonrpc.notification(method, msgspec.json.encode(params) if params else b"")
+
+
+class Notices:
+    """The router's ``NoticeSink``."""
+
+    def __init__(self) -> None:
+        self._hearers: dict[str, Hearer] = {}
+        self._coalescer: Coalescer[str] = Coalescer()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, hearer: Hearer) -> None:
+        """From now on it is told."""
+        self._hearers[hearer.id] = hearer
+
+    def remove(self, hearer_id: str) -> Hearer | None:
+        """It is told no more."""
+        self._coalescer.forget(hearer_id)
+        return self._hearers.pop(hearer_id, None)
+
+    def released(self, hearer_id: str) -> None:
+        """It can be told now: what was kept for it follows."""
+        self._coalescer.release(hearer_id, self._now())
+        self._arm()
+
+    def close(self) -> None:
+        """No more timers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._hearers.clear()
+
+    # ---- NoticeSink
+
+    def lists_changed(self, server: str, kinds: frozenset[str]) -> None:
+        """See ``core.calls.NoticeSink``."""
+        now = self._now()
+        for hearer in self._hearers.values():
+            if hearer.concerns(server):
+                for kind in sorted(kinds & hearer.kinds):
+                    self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())
+        self._arm()
+
+    def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:
+        """See ``core.calls.NoticeSink``."""
+        now = self._now()
+        exposed = names.exposed_uri(server, uri)
+        if subscribers:
+            hearers = [self._hearers[name] for name in subscribers if name in self._hearers]
+        else:
+            hearers = [h for h in self._hearers.values() if h.uris and h.concerns(server)]
+        for hearer in hearers:
+            if hearer.concerns(server):
+                shown = uri if hearer.scope.server is not None else exposed
+                notice = hearer.notification(UPDATED, shown)
+                self._coalescer.mark(hearer.id, notice, now, held=not hearer.ready())
+        self._arm()
+
+    def session_notice(self, server: str, sessions: tuple[str, ...], method: str, params: bytes) -> None:
+        """See ``core.calls.NoticeSink``. Only sessions hear it; a listen stream did not ask for it."""
+        message = jsonrpc.notification(method, params)
+        for name in sessions or tuple(self._hearers):
+            hearer = self._hearers.get(name)
+            if hearer is not None and hearer.stamp is None and hearer.scope.server == server and hearer.ready():
+                hearer.deliver(message)
+
+    # ---- the timer
+
+    def _arm(self) -> None:
+        due = self._coalescer.next_due()
+        if self._timer is not None:
+            if due is not None and self._timer.when() <= due and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        for name, notice in self._coalescer.take(self._now() + 0.001):
+            hearer = self._hearers.get(name)
+            if hearer is None:
+                continue
+            if hearer.ready():
+                hearer.deliver(notice)
+            else:
+                self._coalescer.mark(name, notice, self._now(), held=True)
+        self._arm()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,188 @@
+"""The endpoint: the listening sockets, the door in front of every handler, and the flat table of routes.
+
+Owns the servers on the TCP port, ``run/api.sock`` and ``run/mcp.sock``, their start and their end. Never logs a
+token, nor a path that holds one.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from coffer_common import errors, protocol
+from coffer_supervisor.core.calls import DAEMON_PRINCIPAL, Failure, Principal, Scope, failure
+from coffer_supervisor.core.envelope import era_of
+from coffer_supervisor.endpoint import security
+from coffer_supervisor.endpoint.http import (
+    SERVER,
+    Entry,
+    Rejected,
+    accepts,
+    error_response,
+    is_array,
+    parse,
+    read_body,
+    rejected,
+)
+from coffer_supervisor.endpoint.legacy import LegacyHttp
+from coffer_supervisor.endpoint.methods import Methods
+from coffer_supervisor.endpoint.modern import ModernHttp
+from coffer_supervisor.endpoint.notices import Notices
+from coffer_supervisor.endpoint.security import Authenticator
+from coffer_supervisor.endpoint.sessions import Sessions
+from coffer_supervisor.endpoint.shim_socket import ShimServer, own_peer
+
+if TYPE_CHECKING:
+    from coffer_supervisor.router import Router
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+OPEN_PATH: Final = "/api/v1/daemon/status"
+EXPIRE_SECONDS: Final = 30.0
+SHUTDOWN_SECONDS: Final = 2.0
+_UNSENT_MS: Final = 120_000
+_MAX_HEADER: Final = 64 * 1024
+_HINT: Final = "send the token as `Authorization: Bearer TOKEN` or `X-Coffer-Token` (see daemon.json)"
+
+
+class Endpoint:
+    """All of Coffer that clients connect to. ``management`` answers under ``/api/``."""
+
+    def __init__(self, router: "Router", auth: Authenticator, management: Handler, version: str, port: int) -> None:
+        self._auth, self._management, self._port = auth, management, port
+        self.notices = Notices()
+        self.sessions = Sessions(router, self.notices)
+        methods = Methods(router)
+        self._legacy = LegacyHttp(router, methods, self.sessions)
+        self.sessions.end_calls = self._legacy.end_calls
+        self._modern = ModernHttp(router, methods, self.notices)
+        self.shims = ShimServer(router, methods, self.notices, version)
+        self._servers: list[asyncio.Server] = []
+        self._web: list[web.Server[web.BaseRequest]] = []
+        self._expiry: asyncio.Task[None] | None = None
+        router.listeners = self.notices
+
+    async def start(self, tcp: socket.socket, api: socket.socket, mcp: socket.socket) -> None:
+        """Serves three listening sockets."""
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a client that vanished without a word does not hold its session
+            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNSENT_MS)
+        loop = asyncio.get_running_loop()
+        door, local = self._web_server(self._from_tcp), self._web_server(self._from_api_socket)
+        self._servers = [
+            await loop.create_server(door, sock=tcp),
+            await loop.create_unix_server(local, sock=api),
+        ]
+        await self.shims.start(mcp)
+        self._expiry = asyncio.create_task(self._expire(), name="session expiry")
+
+    async def stop(self, reason: str) -> None:
+        """Ends streams and sessions, says goodbye to the shims, closes the servers."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            await asyncio.gather(self._expiry, return_exceptions=True)
+        for server in self._servers:
+            server.close()
+        self._modern.close()
+        self.shims.stop(reason)
+        self.sessions.close_all("the daemon is stopping")
+        await asyncio.sleep(0)
+        for server in self._web:
+            server.pre_shutdown()
+            await server.shutdown(SHUTDOWN_SECONDS)
+        self.notices.close()
+
+    def _web_server(self, handler: Handler) -> "web.Server[web.BaseRequest]":
+        server = web.Server(
+            handler,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,
+            max_field_size=_MAX_HEADER,
+            max_line_size=_MAX_HEADER,
+        )
+        self._web.append(server)
+        return server
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            self.sessions.expire()
+
+    # ---- the door
+
+    async def _from_api_socket(self, request: web.BaseRequest) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None or not own_peer(transport):
+            return error_response(_denied("this socket belongs to another user"), 403)
+        return await self._management(request)
+
+    async def _from_tcp(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.rel_url.raw_path
+        try:
+            response = await self._admitted(request, path)
+        except Rejected as error:
+            response = error_response(error.problem, error.status, error.raw_id)
+            if error.status in (413, 415):
+                response.force_close()
+        return response
+
+    async def _admitted(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        headers = request.headers
+        if len(headers.getall("Host", ())) != 1 or not security.host_allowed(headers.get("Host"), self._port):
+            raise Rejected(403, _denied("the Host header must name this machine's loopback and Coffer's port"))
+        if not security.origin_allowed(headers.get("Origin")):
+            raise Rejected(403, _denied("the Origin header must be absent or a page of this machine"))
+        if path == OPEN_PATH:
+            return await self._management(request)
+        token, path = security.split_key(path)
+        principal = (
+            self._auth.principal(token, in_path=True) if token else self._auth.principal(security.presented(headers))
+        )
+        if principal is None:
+            raise Rejected(401, failure(errors.DENIED, f"a valid token is needed: {_HINT}", "legacy"))
+        if path.startswith("/api/") and not token:
+            if principal.id != DAEMON_PRINCIPAL:
+                raise Rejected(403, _denied("the management API needs the daemon's own token"))
+            return await self._management(request)
+        scope = security.scope_of(path)
+        if scope is None:
+            raise rejected(404, f"there is nothing at {path[:200]}: MCP is at /mcp and /servers/NAME/mcp")
+        if not security.may_enter(principal, scope):
+            raise Rejected(403, _denied(f"this token's scope does not hold {scope.path}"))
+        return await self._mcp(request, principal, scope)
+
+    # ---- an MCP endpoint
+
+    async def _mcp(self, request: web.BaseRequest, principal: Principal, scope: Scope) -> web.StreamResponse:
+        headers = request.headers
+        lines = headers.getall("Accept", ())
+        plain, stream = accepts(lines[0] if len(lines) == 1 else ",".join(lines))
+        entry = Entry(request, principal, scope, plain, stream)
+        if request.method == "POST":
+            return await self._post(entry)
+        modern = headers.get(protocol.HEADER_VERSION) in protocol.MODERN_REVISIONS
+        if modern or request.method not in ("GET", "DELETE"):
+            allow = "POST" if modern else "GET, POST, DELETE"
+            headers_out = {"Allow": allow, "Server": SERVER}
+            return web.Response(status=405, headers=headers_out)
+        return await self._legacy.get(entry) if request.method == "GET" else self._legacy.delete(entry)
+
+    async def _post(self, entry: Entry) -> web.StreamResponse:
+        if not (entry.takes_json or entry.takes_stream):
+            raise rejected(406, "answers are application/json or text/event-stream")
+        body = await read_body(entry.request)
+        version = entry.request.headers.get(protocol.HEADER_VERSION)
+        if is_array(body):
+            if version in protocol.MODERN_REVISIONS:
+                raise rejected(400, "the body must be one request or notification")
+            return await self._legacy.post_batch(entry, body)
+        envelope = parse(body)
+        if era_of(envelope, version) == "modern":
+            return await self._modern.post(entry, envelope)
+        return await self._legacy.post(entry, envelope)
+
+
+def _denied(message: str) -> Failure:
+    return failure(errors.DENIED, message, "legacy")

@@ -1,0 +1,230 @@
+"""The shim's socket: both eras on one connection, one JSON message a line.
+
+Owns framing, the greeting, the bounds of what is unread, and the session of each connection. ``docs/shim-socket.md``
+is the authority on the lines. Never starts or stops a daemon.
+Source: MCP 2025-11-25 and 2026-07-28, Transports, stdio; Cancellation.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from coffer_common import jsonrpc, protocol, shimproto
+from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, Failure, Principal
+from coffer_supervisor.core.session import Session
+from coffer_supervisor.endpoint import security
+from coffer_supervisor.endpoint.methods import Methods
+from coffer_supervisor.endpoint.notices import Notices
+from coffer_supervisor.endpoint.shim_face import ShimFace
+
+if TYPE_CHECKING:
+    from coffer_supervisor.router import Router
+
+MAX_UNREAD: Final = 256 * 1024 * 1024
+"""Bytes waiting for a shim that does not read, beyond which it is left."""
+MAX_CONNECTIONS: Final = 1024
+_HIGH_WATER: Final = 1024 * 1024
+_LOCAL: Final = Principal(LOCAL_PRINCIPAL, "local")
+
+
+def peer_uid(sock: socket.socket) -> int | None:
+    """The user at the other end of a unix socket; None where the system does not say."""
+    if hasattr(socket, "SO_PEERCRED"):
+        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", raw)[1])
+    return None
+
+
+def own_peer(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other end belongs to our own user (the socket's folder is private; this is the second lock)."""
+    sock = transport.get_extra_info("socket")
+    uid = None if sock is None else peer_uid(sock)
+    return uid is None or uid in (os.getuid(), 0)
+
+
+class ShimServer:
+    """All connections of shims. One per endpoint."""
+
+    def __init__(self, router: "Router", methods: Methods, notices: Notices, version: str) -> None:
+        self.router, self.methods, self.notices, self.version = router, methods, notices, version
+        self.connections: set[ShimConnection] = set()
+        self.leaving = ""
+        self._server: asyncio.Server | None = None
+
+    async def start(self, sock: socket.socket) -> None:
+        """Serves a listening socket."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: ShimConnection(self), sock=sock)
+
+    def stop(self, reason: str) -> None:
+        """Says goodbye to each shim and closes."""
+        self.leaving = reason
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.goodbye(reason)
+
+
+class ShimConnection(asyncio.Protocol):
+    """One shim. Lines are taken as they come; requests run beside each other."""
+
+    def __init__(self, server: ShimServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._searched = 0
+        self._skipping = False
+        self._face: ShimFace | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A shim is there; it speaks first."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        if not own_peer(transport):
+            transport.abort()
+            return
+        self._server.connections.add(self)
+        if len(self._server.connections) > MAX_CONNECTIONS:
+            self._refuse("busy", f"{MAX_CONNECTIONS} shims are connected already")
+
+    def data_received(self, data: bytes) -> None:
+        """Cuts lines; one that is longer than the limit is answered with an error and skipped."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while (end := buffer.find(b"\n", max(start, self._searched))) >= 0:
+            line = bytes(buffer[start:end])
+            start = end + 1
+            self._searched = start
+            if self._skipping:
+                self._skipping = False
+            else:
+                self._line(line)
+        if start:
+            del buffer[:start]
+        self._searched = len(buffer)
+        limit = shimproto.MAX_HELLO if self._face is None else shimproto.MAX_LINE
+        if self._searched > limit:
+            self._too_long(limit)
+
+    def eof_received(self) -> bool:
+        """The shim has gone (it keeps its side open while it still wants answers)."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The shim does not read: take nothing more from it until it does."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The session ends with its connection: its calls are cancelled."""
+        self._server.connections.discard(self)
+        self._transport = None
+        self._buffer = bytearray()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._face is not None:
+            self._face.close("the client has gone")
+
+    # ---- what the server and the face use
+
+    def send(self, message: bytes) -> None:
+        """One message, one line."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if len(message) < 65536:
+            transport.write(jsonrpc.one_line(message) + b"\n")
+        else:  # a large one is not copied once more
+            transport.writelines((jsonrpc.one_line(message), b"\n"))
+        if transport.get_write_buffer_size() > MAX_UNREAD:
+            structlog.get_logger(__name__).warning("shim_does_not_read", unread=transport.get_write_buffer_size())
+            transport.abort()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs beside the connection, and ends with it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def goodbye(self, reason: str) -> None:
+        """The daemon leaves: listens end gracefully, then the reason, then the end."""
+        if self._face is not None:
+            self._face.end_listens()
+        if self._transport is not None:
+            self._transport.write(shimproto.encode(shimproto.Goodbye(reason)))
+            self._transport.close()
+
+    # ---- lines
+
+    def _line(self, line: bytes) -> None:
+        line = line.removeprefix(jsonrpc.BOM).strip(b" \t\r")
+        if not line:
+            return
+        if self._face is None:
+            self._greet(line)
+        else:
+            self._face.received(line)
+
+    def _greet(self, line: bytes) -> None:
+        try:
+            hello = shimproto.decode(line)
+        except msgspec.DecodeError:
+            hello = None
+        if not isinstance(hello, shimproto.Hello):
+            self._refuse("protocol", "the first line must be a hello")
+            return
+        scope = security.scope_of(hello.endpoint)
+        if hello.version != shimproto.SHIM_PROTOCOL:
+            message = f"this daemon speaks version {shimproto.SHIM_PROTOCOL}, the shim {hello.version}: "
+            self._refuse("version", message + "restart the daemon with `coffer daemon restart`")
+        elif scope is None:
+            self._refuse("endpoint", f"there is no endpoint {hello.endpoint[:128]!r}")
+        elif self._server.leaving:
+            self._refuse("stopping", "the daemon is stopping")
+        else:
+            session = Session("shim-" + secrets.token_urlsafe(18), _LOCAL, scope, "shim", time.monotonic())
+            self._face = ShimFace(self._server.router, self._server.methods, self._server.notices, session, self)
+            self.send(shimproto.encode(shimproto.Welcome(shimproto.SHIM_PROTOCOL, self._server.version))[:-1])
+
+    def _refuse(self, reason: shimproto.Refusal, message: str) -> None:
+        if self._transport is not None:
+            self._transport.write(shimproto.encode(shimproto.Refused(reason, message)))
+            self._transport.close()
+
+    def _too_long(self, limit: int) -> None:
+        self._buffer.clear()
+        self._searched = 0
+        if self._face is None:
+            self._refuse("protocol", f"the first line is longer than {limit} bytes")
+            return
+        if not self._skipping:
+            message = f"a message is longer than {limit // (1024 * 1024)} MiB"
+            problem = Failure(
+                protocol.INVALID_REQUEST, jsonrpc.error(protocol.INVALID_REQUEST, message), 400, "", message
+            )
+            self.send(jsonrpc.error_response(b"null", problem.error))
+        self._skipping = True
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            structlog.get_logger(__name__).error("request_failed", error=repr(task.exception()))
