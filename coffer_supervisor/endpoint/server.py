@@ -60,7 +60,7 @@ class Endpoint:
         self._modern = ModernHttp(router, methods, self.notices)
         self.shims = ShimServer(router, methods, self.notices, version)
         self._servers: list[asyncio.Server] = []
-        self._web: list[web.Server[web.BaseRequest]] = []
+        self._web: list[web.Server] = []
         self._expiry: asyncio.Task[None] | None = None
         router.listeners = self.notices
 
@@ -88,12 +88,12 @@ class Endpoint:
         self.shims.stop(reason)
         self.sessions.close_all("the daemon is stopping")
         await asyncio.sleep(0)
-        for server in self._web:
-            server.pre_shutdown()
-            await server.shutdown(SHUTDOWN_SECONDS)
+        for served in self._web:
+            served.pre_shutdown()
+            await served.shutdown(SHUTDOWN_SECONDS)
         self.notices.close()
 
-    def _web_server(self, handler: Handler) -> "web.Server[web.BaseRequest]":
+    def _web_server(self, handler: Handler) -> web.Server:
         server = web.Server(
             handler,
             handler_cancellation=True,
