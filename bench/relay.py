@@ -62,7 +62,7 @@ async def serve(endpoint: str) -> None:
     relay = Relay(endpoint)
     app = web.Application(client_max_size=LIMIT)
     app.router.add_post("/mcp", relay.post)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

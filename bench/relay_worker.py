@@ -21,18 +21,21 @@ class Worker(asyncio.SubprocessProtocol):
     """Bytes from the channel go to the pipe, lines from the pipe go to the channel."""
 
     def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
         self.context = zmq.Context()
-        socket = self.context.socket(zmq.DEALER)
-        socket.connect(endpoint)
-        self.channel = Channel(socket, self.received)
         self.buffer = bytearray()
         self.searched = 0
         self.stop = asyncio.Event()
         self.stdin: asyncio.WriteTransport
+        self.channel: Channel
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         pipes = cast(asyncio.SubprocessTransport, transport)
         self.stdin = cast(asyncio.WriteTransport, pipes.get_pipe_transport(0))
+        # Messages may be there as soon as it is connected: only now is there a pipe to put them into.
+        socket = self.context.socket(zmq.DEALER)
+        socket.connect(self.endpoint)
+        self.channel = Channel(socket, self.received)
 
     def received(self, parts: list[bytes]) -> None:
         """A message for the upstream."""

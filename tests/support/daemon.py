@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.support.procs import alive
 from tests.support.upstreams import Upstream
 from tests.support.wait import wait_until
 
@@ -159,7 +160,7 @@ class Daemon:
             pid = int(self.info["pid"])
             if os.getpgid(pid) and "coffer-daemon" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGTERM)
-                wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), 15)
+                wait_until(lambda: not alive(pid), 15)
         except (OSError, ValueError, KeyError):
             pass
         shutil.rmtree(self.home, ignore_errors=True)

@@ -45,7 +45,7 @@ class ForkSupervisor:
         self.events: list[dict[str, Any]] = []
 
     @classmethod
-    async def start(cls, home: Path, **timing: float) -> ForkSupervisor:
+    async def start(cls, home: Path, *, loop: str = "uvloop", **timing: float) -> ForkSupervisor:
         """Start it; the fork server may not be ready yet."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -54,6 +54,7 @@ class ForkSupervisor:
             "tests.fixtures.fork_supervisor",
             str(home),
             json.dumps(timing),
+            loop,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -72,7 +73,7 @@ class ForkSupervisor:
             assert line, f"the supervisor ended before it said {kind} {fields}"
             event = json.loads(line)
             self.events.append(event)
-            if "pid" in event and event["pid"]:
+            if event.get("pid"):
                 self.pids.add(event["pid"])
 
     def do(self, **order: Any) -> None:

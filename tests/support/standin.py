@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.daemon import SHIM, Daemon
 from tests.support.lines import Lines, lines
+from tests.support.procs import alive
 from tests.support.wait import wait_until
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "standin"
@@ -53,4 +54,4 @@ class StandIn:
 
     def wait_end(self, pid: int) -> None:
         """Until that daemon is gone."""
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), what=f"end of {pid}")
+        wait_until(lambda: not alive(pid), what=f"end of {pid}")

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 BOUND = 20.0
@@ -27,9 +27,17 @@ def _failure(what: str | Callable[[], str], bound: float, last: object) -> NotRe
     return NotReached(f"not reached within {bound:g} s: {text or 'condition'} (last value {last!r})")
 
 
+@overload
 async def wait_for(
-    condition: Callable[[], T | Awaitable[T]], bound: float = BOUND, what: str | Callable[[], str] = ""
-) -> T:
+    condition: Callable[[], Awaitable[T]], bound: float = BOUND, what: str | Callable[[], str] = ""
+) -> T: ...
+
+
+@overload
+async def wait_for(condition: Callable[[], T], bound: float = BOUND, what: str | Callable[[], str] = "") -> T: ...
+
+
+async def wait_for(condition: Callable[[], Any], bound: float = BOUND, what: str | Callable[[], str] = "") -> Any:
     """The first true value of `condition`, tried until `bound` seconds are over."""
     end = time.monotonic() + bound
     while True:
