@@ -32,7 +32,7 @@ class _Shape(msgspec.Struct, frozen=True, kw_only=True):
 # ---- errors
 
 
-class ErrorDetail(_Shape):
+class ErrorDetail(_Shape, frozen=True, kw_only=True):
     """``code`` is stable and for programs; ``message`` says what happened, ``hint`` what to do next."""
 
     code: str
@@ -40,7 +40,7 @@ class ErrorDetail(_Shape):
     hint: str = ""
 
 
-class ErrorBody(_Shape):
+class ErrorBody(_Shape, frozen=True, kw_only=True):
     """The one error model: every answer outside 2xx is this."""
 
     error: ErrorDetail
@@ -49,14 +49,14 @@ class ErrorBody(_Shape):
 # ---- resources
 
 
-class Count(_Shape):
+class Count(_Shape, frozen=True, kw_only=True):
     """Capabilities of one type: switched on, and listed in all."""
 
     enabled: int
     total: int
 
 
-class ServerStatus(_Shape):
+class ServerStatus(_Shape, frozen=True, kw_only=True):
     """How an upstream is now. ``era`` and ``revision`` are empty before it was ever reached; ``retry_in`` seconds
     until the next attempt in ``backoff`` and ``failed``; ``missing`` why its lists are incomplete; ``stderr`` its
     last lines where it failed.
@@ -79,7 +79,7 @@ class ServerStatus(_Shape):
     calls_24h: int | None = None
 
 
-class ResourceView(_Shape):
+class ResourceView(_Shape, frozen=True, kw_only=True):
     """One managed thing. ``ref`` is ``kind:name``; ``status`` stands on ``mcp_server`` only."""
 
     kind: Kind
@@ -93,11 +93,11 @@ class ResourceView(_Shape):
     status: ServerStatus | None = None
 
 
-class ResourceList(_Shape):
+class ResourceList(_Shape, frozen=True, kw_only=True):
     resources: list[ResourceView]
 
 
-class CreateResource(_Shape, forbid_unknown_fields=True):
+class CreateResource(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``allow_plaintext`` lets values that look like secrets pass into the configuration."""
 
     kind: Kind
@@ -108,7 +108,7 @@ class CreateResource(_Shape, forbid_unknown_fields=True):
     allow_plaintext: bool = False
 
 
-class PatchResource(_Shape, forbid_unknown_fields=True):
+class PatchResource(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change. ``config`` is a JSON merge patch (RFC 7386) of the configuration: null removes a member."""
 
     config: dict[str, Any] | None = None
@@ -117,14 +117,14 @@ class PatchResource(_Shape, forbid_unknown_fields=True):
     allow_plaintext: bool = False
 
 
-class Removed(_Shape):
+class Removed(_Shape, frozen=True, kw_only=True):
     removed: str
 
 
 # ---- servers
 
 
-class CapabilityView(_Shape):
+class CapabilityView(_Shape, frozen=True, kw_only=True):
     """One capability. ``exposed`` is its name or URI on the aggregate; ``listed``: the upstream has it now."""
 
     type: CapabilityType
@@ -134,17 +134,17 @@ class CapabilityView(_Shape):
     listed: bool
 
 
-class CapabilityList(_Shape):
+class CapabilityList(_Shape, frozen=True, kw_only=True):
     capabilities: list[CapabilityView]
 
 
-class SwitchCapability(_Shape, forbid_unknown_fields=True):
+class SwitchCapability(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys, as the upstream spells them, to switch on or off."""
 
     keys: list[str]
 
 
-class TestServer(_Shape, forbid_unknown_fields=True):
+class TestServer(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``timeout``: seconds to wait for a discovery in progress; ``fresh``: try again first if it is not ready."""
 
     __test__ = False  # not a test class, whatever its name suggests to a collector
@@ -153,7 +153,7 @@ class TestServer(_Shape, forbid_unknown_fields=True):
     fresh: bool = False
 
 
-class CallTool(_Shape, forbid_unknown_fields=True):
+class CallTool(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``arguments`` go to the tool byte for byte; ``timeout`` seconds in all, None for the server's own limits."""
 
     tool: str
@@ -161,7 +161,7 @@ class CallTool(_Shape, forbid_unknown_fields=True):
     timeout: float | None = None
 
 
-class CallOutcome(_Shape):
+class CallOutcome(_Shape, frozen=True, kw_only=True):
     """``result`` where the upstream answered (``isError`` included), ``error`` (a JSON-RPC error object) otherwise."""
 
     ok: bool
@@ -169,16 +169,17 @@ class CallOutcome(_Shape):
     error: msgspec.Raw | None = None
 
 
-class LogLines(_Shape):
-    """The last lines of a log, oldest first."""
+class LogLines(_Shape, frozen=True, kw_only=True):
+    """The last lines of a log, oldest first. ``end`` is where they end in the file: ``?after=`` brings what follows."""
 
     lines: list[str]
+    end: int = 0
 
 
 # ---- ps
 
 
-class Process(_Shape):
+class Process(_Shape, frozen=True, kw_only=True):
     """One process. ``state``: the kernel's letter (``T`` stopped, ``Z`` zombie, ...)."""
 
     pid: int
@@ -190,7 +191,7 @@ class Process(_Shape):
     depth: int = 0
 
 
-class PsRow(_Shape):
+class PsRow(_Shape, frozen=True, kw_only=True):
     """One worker and its upstream. ``oldest_seconds`` and ``oldest_key``: the call in flight for longest.
     ``worker_stopped``: the worker's process itself is stopped (SIGSTOP).
     """
@@ -214,7 +215,7 @@ class PsRow(_Shape):
     retry_in: float | None = None
 
 
-class CallView(_Shape):
+class CallView(_Shape, frozen=True, kw_only=True):
     """One call in flight; ``id`` is what ``DELETE /ps/calls/{id}`` takes."""
 
     id: str
@@ -227,11 +228,11 @@ class CallView(_Shape):
     state: str = ""
 
 
-class PsList(_Shape):
+class PsList(_Shape, frozen=True, kw_only=True):
     workers: list[PsRow]
 
 
-class PsDetail(_Shape):
+class PsDetail(_Shape, frozen=True, kw_only=True):
     """One server for an operator. ``worker_calls`` and ``tasks`` are the worker's own words; ``dump_error`` says why
     they are missing.
     """
@@ -245,14 +246,14 @@ class PsDetail(_Shape):
     dump_error: str = ""
 
 
-class Killed(_Shape):
+class Killed(_Shape, frozen=True, kw_only=True):
     killed: str
 
 
 # ---- logs
 
 
-class AuditRow(_Shape):
+class AuditRow(_Shape, frozen=True, kw_only=True):
     id: int
     when: str
     event: str
@@ -262,11 +263,11 @@ class AuditRow(_Shape):
     details: dict[str, Any] = {}
 
 
-class AuditList(_Shape):
+class AuditList(_Shape, frozen=True, kw_only=True):
     audit: list[AuditRow]
 
 
-class InvocationRow(_Shape):
+class InvocationRow(_Shape, frozen=True, kw_only=True):
     """One tool call, resource read or prompt get; never its arguments or result."""
 
     id: int
@@ -282,32 +283,32 @@ class InvocationRow(_Shape):
     trace_id: str | None = None
 
 
-class InvocationList(_Shape):
+class InvocationList(_Shape, frozen=True, kw_only=True):
     invocations: list[InvocationRow]
 
 
-class RetentionPolicy(_Shape):
+class RetentionPolicy(_Shape, frozen=True, kw_only=True):
     """``days`` None: for ever."""
 
     table: LogTable
     days: int | None
 
 
-class RetentionList(_Shape):
+class RetentionList(_Shape, frozen=True, kw_only=True):
     policies: list[RetentionPolicy]
 
 
-class SetRetention(_Shape, forbid_unknown_fields=True):
+class SetRetention(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     days: int | None
 
 
-class Pruned(_Shape):
+class Pruned(_Shape, frozen=True, kw_only=True):
     """Rows removed, by table."""
 
     pruned: dict[str, int]
 
 
-class StatsRow(_Shape):
+class StatsRow(_Shape, frozen=True, kw_only=True):
     """Calls of one capability since the time asked for. Durations in seconds."""
 
     server: str
@@ -319,7 +320,7 @@ class StatsRow(_Shape):
     p95_seconds: float | None = None
 
 
-class StatsList(_Shape):
+class StatsList(_Shape, frozen=True, kw_only=True):
     since: str
     stats: list[StatsRow]
 
@@ -327,7 +328,7 @@ class StatsList(_Shape):
 # ---- credentials
 
 
-class SetCredential(_Shape, forbid_unknown_fields=True):
+class SetCredential(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The only shape that carries a secret, inwards."""
 
     value: str
@@ -336,7 +337,7 @@ class SetCredential(_Shape, forbid_unknown_fields=True):
         return "SetCredential(value=***)"
 
 
-class CredentialView(_Shape):
+class CredentialView(_Shape, frozen=True, kw_only=True):
     """A reference and its metadata; never the secret. ``used_by``: the servers whose configuration names it."""
 
     ref: str
@@ -349,7 +350,7 @@ class CredentialView(_Shape):
 # ---- the daemon
 
 
-class DaemonStatus(_Shape):
+class DaemonStatus(_Shape, frozen=True, kw_only=True):
     """``servers`` counts upstreams by state. ``home`` is the folder it serves."""
 
     version: str
@@ -363,30 +364,30 @@ class DaemonStatus(_Shape):
     clients: int = 0
 
 
-class Shutdown(_Shape, forbid_unknown_fields=True):
+class Shutdown(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``restarting`` tells connected shims that another daemon follows at once."""
 
     reason: Literal["stopped", "restarting"] = "stopped"
 
 
-class Stopping(_Shape):
+class Stopping(_Shape, frozen=True, kw_only=True):
     stopping: bool
     pid: int
 
 
-class Rotated(_Shape):
+class Rotated(_Shape, frozen=True, kw_only=True):
     """The new token stands in ``daemon.json`` only."""
 
     rotated_at: str
     daemon_json: str
 
 
-class Backup(_Shape, forbid_unknown_fields=True):
+class Backup(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where to; None for a name of its own under ``backups/``."""
 
     path: str | None = None
 
 
-class BackupDone(_Shape):
+class BackupDone(_Shape, frozen=True, kw_only=True):
     path: str
     bytes: int

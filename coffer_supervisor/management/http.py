@@ -32,19 +32,16 @@ def handler(management: Management) -> Callable[[web.BaseRequest], Awaitable[web
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await _answer(management, request)
-        except ApiError as error:
-            return _refusal(error)
-        except StoreError as error:
-            return _refusal(from_store(error))
+        except ApiError as refusal:
+            return _refusal(refusal)
+        except StoreError as trouble:
+            return _refusal(from_store(trouble))
         except (ConnectionError, web.RequestPayloadError):
             return _refusal(ApiError(HTTPStatus.BAD_REQUEST, "broken_body", "the request's body did not arrive"))
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
-            hint = f"See {management.home.daemon_log} for the trace."
-            error = ApiError(
-                HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "the daemon hit a fault of its own", hint
-            )
-            return _refusal(error)
+            message, hint = "the daemon hit a fault of its own", f"See {management.home.daemon_log} for the trace."
+            return _refusal(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message, hint))
 
     return handle
 

@@ -53,7 +53,7 @@ async def show(request: Request) -> Answer:
     known = await asyncio.to_thread(_look, [row.worker_pid] if row.worker_pid else [])
     stopped, tree = known.get(row.worker_pid or 0, (False, []))
     dump, error = await _dump(request, row.worker_pid, stopped)
-    stderr = await asyncio.to_thread(tail, management.home.upstream_log(request.name), _STDERR_LINES)
+    stderr, _ = await asyncio.to_thread(tail, management.home.upstream_log(request.name), _STDERR_LINES)
     return PsDetail(
         worker=msgspec.structs.replace(
             row, worker_stopped=stopped, upstreams=[process for process in tree if process.depth == 0]

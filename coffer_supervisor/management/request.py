@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -82,7 +82,7 @@ class Request:
         kind = self.params["kind"]
         if kind not in KINDS:
             raise missing(f"kind of resource named {kind!r}", f"Kinds: {', '.join(KINDS)}.")
-        return cast(Kind, kind)
+        return kind
 
     @property
     def name(self) -> str:

@@ -106,28 +106,37 @@ async def call(request: Request) -> Answer:
 
 
 async def logs(request: Request) -> Answer:
-    """The last ``?lines=`` of the upstream's log: its stderr, its messages, and what it wrongly printed."""
+    """The last ``?lines=`` of the upstream's log: its stderr, its messages, and what it wrongly printed.
+
+    ``?after=`` (an ``end`` of an earlier answer): only whole lines that came since.
+    """
     await _server(request)
     count = request.number("lines", 100, most=10_000)
+    after = request.number("after", 0, least=0, most=2**62)
     path = request.management.home.upstream_log(request.name)
-    return LogLines(lines=await asyncio.to_thread(tail, path, count))
+    lines, end = await asyncio.to_thread(tail, path, count, after)
+    return LogLines(lines=lines, end=end)
 
 
-def tail(path: Path, count: int) -> list[str]:
-    """The last lines of a file, oldest first; none where there is no file. Blocks."""
+def tail(path: Path, count: int, after: int = 0) -> tuple[list[str], int]:
+    """The last whole lines of a file, oldest first, and where they end; none where there is no file. Blocks.
+
+    A file shorter than ``after`` has been rotated: it is read from its beginning.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            start = max(0, size - _TAIL_BYTES)
-            file.seek(start)
-            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
+            start = after if 0 < after <= size else 0
+            cut = max(start, size - _TAIL_BYTES)
+            file.seek(cut)
+            raw = file.read(_TAIL_BYTES)
     except FileNotFoundError:
-        return []
-    if start:
+        return [], 0
+    whole = raw.rfind(b"\n") + 1
+    lines = raw[:whole].decode("utf-8", "replace").split("\n")[:-1]
+    if cut > start:
         lines = lines[1:]  # the first is most likely half a line
-    if lines and not lines[-1]:
-        lines.pop()
-    return lines[-count:]
+    return lines[-count:], cut + whole
 
 
 async def _server(request: Request) -> Resource:

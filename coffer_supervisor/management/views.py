@@ -13,7 +13,7 @@ from coffer_common.resources import HttpServer, StdioServer
 from coffer_supervisor.store import Resource
 
 if TYPE_CHECKING:
-    from coffer_supervisor import supervision
+    from coffer_supervisor import upstream
 
 
 def resource_view(resource: Resource, status: ServerStatus | None = None) -> ResourceView:
@@ -38,7 +38,7 @@ def _shown_config(config: Any) -> dict[str, Any]:
 
 
 def server_status(
-    view: "supervision.UpstreamView | None", resource: Resource, calls_24h: int | None = None
+    view: "upstream.UpstreamView | None", resource: Resource, calls_24h: int | None = None
 ) -> ServerStatus:
     """How a registered server is; one that supervision does not know yet is ``stopped`` or ``disabled``."""
     transport = transport_of(resource.config)
@@ -78,7 +78,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
         return {}
 
 
-def ps_row(view: "supervision.UpstreamView") -> PsRow:
+def ps_row(view: "upstream.UpstreamView") -> PsRow:
     """One line of ``ps``, without what the kernel knows of its processes."""
     return PsRow(
         name=view.name,
@@ -98,7 +98,7 @@ def ps_row(view: "supervision.UpstreamView") -> PsRow:
     )
 
 
-def call_view(call: "supervision.CallView") -> CallView:
+def call_view(call: "upstream.CallView") -> CallView:
     """One call in flight."""
     return CallView(
         id=call.id,
@@ -112,7 +112,7 @@ def call_view(call: "supervision.CallView") -> CallView:
     )
 
 
-def capability_view(capability: "supervision.CapabilityView") -> CapabilityView:
+def capability_view(capability: "upstream.CapabilityView") -> CapabilityView:
     """One capability of a server."""
     return CapabilityView(
         type=capability.type,

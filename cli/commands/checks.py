@@ -1,0 +1,194 @@
+"""The checks of ``coffer doctor``, one function a subject. Each only looks."""
+
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from coffer_cli.commands.mcp_wait import reason
+from coffer_cli.errors import CliError
+from coffer_common import discovery
+from coffer_common.api import ResourceList, ResourceView
+from coffer_common.discovery import DaemonInfo
+from coffer_common.paths import Home
+from coffer_common.version import VERSION, newer
+
+if TYPE_CHECKING:
+    from coffer_cli.client import Client
+
+_LAUNCHERS: Final = {
+    "npx": "servers published for Node.js need it: install Node.js",
+    "uvx": "servers published for Python are easiest with it: install uv",
+    "docker": "only servers in containers need it",
+}
+_OWN: Final = ("coffer", "coffer-daemon", "coffer-shim")
+_PORTS: Final = range(8000, 8010)
+_LOOPBACK: Final = "127.0.0.1"
+_UNWELL: Final = {"failed": "fail", "backoff": "warn", "needs_login": "warn"}
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding. ``hint``: what to do where it is not ``ok``."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    message: str
+    hint: str = ""
+
+
+def programs() -> list[Check]:
+    """PATH, Coffer's own commands on it, and the programs that start most servers."""
+    here = os.path.dirname(sys.executable)
+    found = [_own_commands(here)]
+    for name, hint in _LAUNCHERS.items():
+        where = shutil.which(name)
+        if where:
+            found.append(Check(name=name, status="ok", message=where))
+        else:
+            found.append(Check(name=name, status="warn", message="not on your PATH", hint=hint))
+    return found
+
+
+def _own_commands(here: str) -> Check:
+    absent = [name for name in _OWN if shutil.which(name) is None]
+    if not absent:
+        return Check(name="PATH", status="ok", message=f"holds {', '.join(_OWN)}")
+    message = f"does not hold {', '.join(absent)}"
+    return Check(name="PATH", status="warn", message=message, hint=f'add them: export PATH="{here}:$PATH"')
+
+
+def files(home: Home) -> list[Check]:
+    """The home folder: there, one's own, and private down to what holds a token or a log."""
+    if not home.root.exists():
+        return [Check(name="home", status="ok", message=f"{home.root} is not there yet; the first start makes it")]
+    found = [_private(home.root, "home")]
+    for path in (home.logs, home.run, home.backups, home.daemon_json, home.db, home.daemon_log):
+        if path.exists():
+            check = _private(path, path.name)
+            if check.status != "ok":
+                found.append(check)
+    if not os.access(home.root, os.W_OK | os.X_OK):
+        message = f"{home.root} cannot be written"
+        found.append(Check(name="home", status="fail", message=message, hint=f"chmod u+rwx {home.root}"))
+    return [*found, _space(home.root), *_stale(home)]
+
+
+def _private(path: Path, name: str) -> Check:
+    facts = path.stat()
+    if facts.st_uid != os.getuid():
+        message = f"{path} belongs to user {facts.st_uid}"
+        return Check(name=name, status="fail", message=message, hint="set COFFER_HOME to a folder of your own")
+    if stat.S_IMODE(facts.st_mode) & 0o077:
+        wish = "700" if path.is_dir() else "600"
+        message = f"{path} is open to other users ({stat.S_IMODE(facts.st_mode):o})"
+        return Check(name=name, status="fail", message=message, hint=f"chmod {wish} {path}")
+    return Check(name=name, status="ok", message=f"{path} is yours alone")
+
+
+def _space(root: Path) -> Check:
+    free = shutil.disk_usage(root).free
+    if free < 100 * 1000 * 1000:
+        message = f"only {free // 1_000_000} MB are free where {root} lies"
+        return Check(name="disk", status="warn", message=message, hint="free some space, or calls go unlogged")
+    return Check(name="disk", status="ok", message=f"{free // 1_000_000} MB free")
+
+
+def _stale(home: Home) -> list[Check]:
+    """What a crash leaves behind; the next start mends it by itself."""
+    if isinstance(discovery.detect(home), discovery.Running):
+        return []
+    left = [path.name for path in (home.api_sock, home.mcp_sock) if path.exists()]
+    records = len(list(home.upstream_pids.iterdir())) if home.upstream_pids.exists() else 0
+    if records:
+        left.append(f"{records} records of upstream processes")
+    if not left:
+        return []
+    hint = "the next start cleans up: coffer daemon start"
+    return [Check(name="leftovers", status="warn", message=", ".join(left), hint=hint)]
+
+
+def database(home: Home) -> list[Check]:
+    """Whether the store is a healthy SQLite database. Read-only; works beside a running daemon."""
+    if not home.db.exists():
+        return [Check(name="database", status="ok", message="not there yet; the first start makes it")]
+    try:
+        with closing(sqlite3.connect(f"{home.db.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        verdict = str(error)
+    if verdict == "ok":
+        return [Check(name="database", status="ok", message=f"{home.db} is sound")]
+    hint = f"stop the daemon, keep a copy of {home.db}, and put a backup from {home.backups} in its place"
+    return [Check(name="database", status="fail", message=f"{home.db}: {verdict}", hint=hint)]
+
+
+def daemon_found(home: Home, info: DaemonInfo | None) -> Check:
+    """Whether one runs, and of which release."""
+    if info is None:
+        return Check(name="daemon", status="warn", message="is not running", hint="start it: coffer daemon start")
+    theirs = info.coffer_version
+    message = f"{theirs or 'of an unknown release'}, pid {info.pid}, port {info.port}"
+    if theirs and newer(VERSION, theirs):
+        hint = "bring it up to date: coffer daemon restart"
+        return Check(name="daemon", status="warn", message=f"{message}; this is coffer {VERSION}", hint=hint)
+    return Check(name="daemon", status="ok", message=message)
+
+
+def ports(home: Home, running: bool) -> list[Check]:
+    """Whether a port is free for a daemon that does not run."""
+    if running:
+        return []
+    free = [port for port in _PORTS if _free(port)]
+    if free:
+        return [Check(name="ports", status="ok", message=f"{len(free)} of {len(_PORTS)} free, the first is {free[0]}")]
+    message = f"{_PORTS[0]} to {_PORTS[-1]} are all taken"
+    return [Check(name="ports", status="fail", message=message, hint="end one of their holders; see: ss -ltnp")]
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def servers(daemon: "Client") -> list[Check]:
+    """How each registered server is, and whether its command can be found."""
+    try:
+        found = daemon.get("/resources", ResourceList, {"kind": "mcp_server"}).resources
+    except CliError as error:
+        return [Check(name="servers", status="fail", message=error.message, hint=error.hint)]
+    return [_server(one) for one in found]
+
+
+def _server(server: ResourceView) -> Check:
+    name, status = f"mcp {server.name}", server.status
+    command = server.config.get("command")
+    if command and server.enabled and _not_found(str(command), server.config.get("path")):
+        hint = f"install it, or name it by its full path: coffer mcp update {server.name} -- /full/path/{command}"
+        return Check(name=name, status="fail", message=f"its command {command} is not found", hint=hint)
+    if status is None:
+        return Check(name=name, status="ok", message="registered")
+    verdict = _UNWELL.get(status.state)
+    if verdict is None:
+        return Check(name=name, status="ok", message=status.state)
+    hint = f"coffer mcp logs {server.name}; then: coffer mcp test {server.name}"
+    message = f"{status.state}: {reason(status)}"
+    return Check(name=name, status="fail" if verdict == "fail" else "warn", message=message, hint=hint)
+
+
+def _not_found(command: str, path: object) -> bool:
+    expanded = os.path.expandvars(os.path.expanduser(command))
+    if os.sep in expanded:
+        return os.path.isabs(expanded) and not os.access(expanded, os.X_OK)
+    return shutil.which(expanded, path=str(path) if path else None) is None

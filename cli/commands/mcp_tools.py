@@ -1,0 +1,264 @@
+"""``coffer mcp tools|resources|prompts|call|invocations|logs``: what servers offer, and using it."""
+
+import sys
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from coffer_cli import client, render
+from coffer_cli.errors import CliError, usage
+from coffer_cli.options import Json, Quiet, Server, pairs
+from coffer_cli.text import duration, local_time, safe_block, shortened
+from coffer_common import exits
+from coffer_common.api import (
+    CallOutcome,
+    CallTool,
+    CapabilityList,
+    CapabilityView,
+    InvocationList,
+    LogLines,
+    SwitchCapability,
+)
+
+On = Annotated[list[str] | None, typer.Option("--enable", metavar="KEY", help="Switch one on.")]
+Off = Annotated[list[str] | None, typer.Option("--disable", metavar="KEY", help="Switch one off.")]
+Since = Annotated[str | None, typer.Option("--since", help="Only since then: 30m, 24h, 7d, or an RFC 3339 time.")]
+Lines = Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="How many of the last lines.")]
+_CALL_SECONDS = 3600.0
+_FOLLOW_SECONDS = 1.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """The commands stand beside those of ``mcp``."""
+    app.command("tools", epilog="Example: coffer mcp tools files --disable write_file")(tools)
+    app.command("resources", epilog="Example: coffer mcp resources files")(resources)
+    app.command("prompts", epilog="Example: coffer mcp prompts files")(prompts)
+    app.command("call", epilog="Example: coffer mcp call time get_current_time --arg timezone=UTC")(call)
+    app.command("invocations", epilog="Example: coffer mcp invocations files --since 1h")(invocations)
+    app.command("logs", epilog="Example: coffer mcp logs files --follow")(logs)
+
+
+def tools(name: Server, enable: On = None, disable: Off = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """List a server's tools with their names on both sides, or switch some."""
+    _capabilities(name, ("tool",), enable, disable, as_json=as_json, quiet=quiet)
+
+
+def resources(
+    name: Server, enable: On = None, disable: Off = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """List a server's resources and resource templates, or switch some (by URI)."""
+    _capabilities(name, ("resource", "template"), enable, disable, as_json=as_json, quiet=quiet)
+
+
+def prompts(name: Server, enable: On = None, disable: Off = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """List a server's prompts, or switch some."""
+    _capabilities(name, ("prompt",), enable, disable, as_json=as_json, quiet=quiet)
+
+
+def _capabilities(
+    name: str, kinds: tuple[str, ...], on: list[str] | None, off: list[str] | None, *, as_json: bool, quiet: bool
+) -> None:
+    daemon = client.connect()
+    path = client.server_path(name, "capabilities")
+    found = daemon.get(path, CapabilityList)
+    for verb, keys in (("enable", on), ("disable", off)):
+        for kind, own in _by_type(found.capabilities, kinds, keys or []).items():
+            daemon.send("POST", f"{path}/{kind}/{verb}", CapabilityList, SwitchCapability(keys=own))
+    if on or off:
+        found = daemon.get(path, CapabilityList)
+    shown = CapabilityList(capabilities=[one for one in found.capabilities if one.type in kinds])
+    if quiet and not as_json:
+        for one in shown.capabilities:
+            if one.listed:
+                render.line(one.key)
+    else:
+        render.emit(as_json, shown, lambda: _capability_table(shown.capabilities, len(kinds) > 1))
+
+
+def _by_type(capabilities: list[CapabilityView], kinds: tuple[str, ...], keys: list[str]) -> dict[str, list[str]]:
+    """Keys by the type they have on this server; an unknown one goes to the first, whose refusal names it."""
+    types = {key: one.type for one in capabilities if one.type in kinds for key in (one.exposed, one.key)}
+    sorted_: dict[str, list[str]] = {}
+    for key in keys:
+        sorted_.setdefault(types.get(key, kinds[0]), []).append(key)
+    return sorted_
+
+
+def _capability_table(capabilities: list[CapabilityView], with_type: bool) -> None:
+    columns = [render.Column("ON"), render.Column("UPSTREAM"), render.Column("IN COFFER"), render.Column("NOTE")]
+    if with_type:
+        columns.insert(1, render.Column("TYPE"))
+    rows = []
+    for one in capabilities:
+        row = ["yes" if one.enabled else "no", one.key, one.exposed, "" if one.listed else "not listed now"]
+        if with_type:
+            row.insert(1, one.type)
+        rows.append(row)
+    render.table(columns, rows)
+
+
+def call(
+    name: Server,
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, by the server's own name for it.")],
+    *,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg",
+            "-a",
+            metavar="K=V",
+            help="An argument; numbers, true, false, null, [...] and {...} are read as JSON, all else as text.",
+        ),
+    ] = None,
+    json_args: Annotated[
+        str | None,
+        typer.Option("--json-args", metavar="JSON", help="All arguments as one JSON object; - reads it from stdin."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0.1, help="Seconds in all; default: the server's limits.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Call a tool and print its answer; exit code 1 where the tool says it failed."""
+    wish = CallTool(tool=tool, arguments=_arguments(arg or [], json_args), timeout=timeout)
+    daemon = client.connect()
+    outcome = daemon.send("POST", client.server_path(name, "call"), CallOutcome, wish, timeout=_CALL_SECONDS)
+    result = _decoded(outcome.result)
+    failed = not outcome.ok or result.get("isError") is True
+    if as_json:
+        render.data(outcome)
+    elif not outcome.ok:
+        _refused(name, tool, _decoded(outcome.error))
+    elif failed:
+        render.error(f"{name}: {tool} failed: {_text(result).strip() or 'it did not say why'}")
+    elif not quiet:
+        render.block(_text(result))
+    if failed:
+        raise typer.Exit(exits.FAILURE)
+
+
+def _refused(name: str, tool: str, error: dict[str, Any]) -> None:
+    message = str(error.get("message", "no message"))
+    data = error.get("data")
+    reason = data.get("reason") if isinstance(data, dict) else None
+    hint = f"see what it offers: coffer mcp tools {name}" if reason == "unknown_capability" else ""
+    own = "" if reason else f"{name}: {tool}: "
+    raise CliError(f"{own}{message}", hint or f"see how it is: coffer ps {name}", _exit_code(reason))
+
+
+def _exit_code(reason: object) -> int:
+    return exits.NOT_FOUND if reason in ("unknown_capability", "unknown_server") else exits.FAILURE
+
+
+def _arguments(words: list[str], whole: str | None) -> msgspec.Raw:
+    text = sys.stdin.read() if whole == "-" else whole
+    members: dict[str, Any] = {}
+    if text is not None:
+        try:
+            members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError as error:
+            raise usage(
+                f"--json-args is no JSON object: {error}", """for example: --json-args '{"path": "/tmp"}'"""
+            ) from error
+        if not words:
+            return msgspec.Raw(text.strip().encode())
+    for key, value in pairs(words, "--arg").items():
+        members[key] = _value(value)
+    return msgspec.Raw(msgspec.json.encode(members))
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.Raw(text.encode()) if msgspec.json.decode(text, type=msgspec.Raw) else text
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+
+
+def _decoded(raw: msgspec.Raw | None) -> dict[str, Any]:
+    if raw is None:
+        return {}
+    import json  # takes what JavaScript servers send and msgspec refuses: lone surrogates
+
+    value = json.loads(bytes(raw))
+    return value if isinstance(value, dict) else {}
+
+
+def _text(result: dict[str, Any]) -> str:
+    parts = [_block(block) for block in result.get("content") or [] if isinstance(block, dict)]
+    if not parts and "structuredContent" in result:
+        parts.append(render.as_json(msgspec.json.encode(result["structuredContent"])))
+    return "\n".join(parts)
+
+
+def _block(block: dict[str, Any]) -> str:
+    kind = str(block.get("type"))
+    if kind == "text":
+        return safe_block(str(block.get("text", "")))
+    if kind == "resource_link":
+        return f"[resource {block.get('uri')}]"
+    if kind == "resource" and isinstance(block.get("resource"), dict):
+        inner = block["resource"]
+        return str(inner["text"]) if "text" in inner else f"[resource {inner.get('uri')}, {inner.get('mimeType')}]"
+    return f"[{kind} {block.get('mimeType', '')}, {len(str(block.get('data', '')))} characters of base64]"
+
+
+def invocations(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of one server; default: all.")] = None,
+    status: Annotated[str | None, typer.Option(help="ok, error, timeout, denied or cancelled.")] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many, the newest.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List tool calls, resource reads and prompt gets, newest first. Arguments and results are never stored."""
+    query = {"server": name, "status": status, "since": since, "limit": limit}
+    found = client.connect().get("/invocations", InvocationList, query)
+    columns = [
+        render.Column("WHEN"),
+        render.Column("SERVER"),
+        render.Column("TYPE"),
+        render.Column("KEY"),
+        render.number("TOOK"),
+        render.Column("STATUS"),
+        render.Column("CLIENT"),
+        render.Column("ERROR", fold=True),
+    ]
+    rows = [
+        [
+            local_time(row.when),
+            row.server,
+            row.type,
+            shortened(row.key, 60),
+            f"{row.duration_seconds * 1000:.1f} ms" if row.duration_seconds < 1 else duration(row.duration_seconds),
+            row.status,
+            row.client or "-",
+            shortened(row.error or "", 200),
+        ]
+        for row in found.invocations
+    ]
+    render.emit(as_json, found, lambda: render.table(columns, rows))
+
+
+def logs(
+    name: Server,
+    lines: Lines = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print a server's log: its stderr, its log messages, and what it wrongly printed on stdout."""
+    daemon = client.connect()
+    path = client.server_path(name, "logs")
+    found = daemon.get(path, LogLines, {"lines": lines})
+    if as_json:
+        render.data(found)
+        return
+    while True:
+        for text in found.lines:
+            render.line(text)
+        if not follow:
+            return
+        sys.stdout.flush()
+        time.sleep(_FOLLOW_SECONDS)
+        found = daemon.get(path, LogLines, {"lines": 10_000, "after": found.end})

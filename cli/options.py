@@ -1,0 +1,103 @@
+"""Options that many commands share, and reading what people write into them.
+
+Owns the spelling of ``--json``, ``-q``, ``--yes``, ``--limit`` and the ``K=V`` pairs. Never asks the daemon, except for
+names that complete a word.
+"""
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import typer
+
+from coffer_cli.errors import usage
+
+_LIMITS: Final = {
+    "start": "start_seconds",
+    "idle": "idle_seconds",
+    "total": "total_seconds",
+    "answer": "answer_seconds",
+    "rounds": "rounds",
+    "in-flight": "in_flight",
+    "queue": "queue",
+    "line": "line_bytes",
+    "connections": "max_connections",
+    "idle-close": "idle_close_seconds",
+}
+_WHOLE: Final = frozenset({"rounds", "in_flight", "queue", "line_bytes", "max_connections"})
+_SUFFIXES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "k": 1024, "M": 1024**2, "G": 1024**3}
+_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhkMG]?)(?:i?B)?")
+LIMIT_HELP: Final = f"A limit, NAME=VALUE (off for none). Names: {', '.join(_LIMITS)}. Seconds, bytes (64M) or counts."
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print names only, or nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def server_names(incomplete: str) -> list[str]:
+    """Names of servers for a shell that completes a word; none where no daemon runs."""
+    from coffer_cli import client
+    from coffer_cli.errors import CliError
+    from coffer_common.api import ResourceList
+
+    try:
+        daemon = client.running()
+        if daemon is None:
+            return []
+        found = daemon.get("/resources", ResourceList, {"kind": "mcp_server"})
+    except CliError:
+        return []
+    return [one.name for one in found.resources if one.name.startswith(incomplete)]
+
+
+Server = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", autocompletion=server_names)]
+
+
+def pairs(words: Iterable[str], option: str) -> dict[str, str]:
+    """``K=V`` words as a mapping; the value may hold anything, ``=`` included."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise usage(f"{option} takes NAME=VALUE, and got no '='", f"for example: {option} {_example(option)}")
+        found[key] = value
+    return found
+
+
+def _example(option: str) -> str:
+    return {
+        "--header": "'Authorization=Bearer ${my-token}'",
+        "--limit": "start=600",
+        "--arg": "path=/tmp",
+    }.get(option, "LOG_LEVEL=debug")
+
+
+def limits(words: Iterable[str]) -> dict[str, Any]:
+    """``--limit`` words as members of a server's ``limits``."""
+    found: dict[str, Any] = {}
+    for name, text in pairs(words, "--limit").items():
+        member = _LIMITS.get(name, name)
+        if member not in _LIMITS.values():
+            raise usage(f"there is no limit named {name}", f"limits: {', '.join(_LIMITS)}")
+        if text in ("off", "none"):
+            found[member] = None
+            continue
+        match = _QUANTITY.fullmatch(text)
+        if match is None:
+            raise usage(
+                f"--limit {name}={text} is no quantity", "for example: start=600, idle=10m, line=128M, total=off"
+            )
+        value = float(match.group(1)) * _SUFFIXES[match.group(2)]
+        found[member] = int(value) if member in _WHOLE else value
+    return found
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Asks before what cannot be undone; where nobody can be asked, ``--yes`` is needed."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise usage(f"{question} Nobody is here to answer", "say so beforehand: --yes")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)

@@ -1,0 +1,171 @@
+"""Everything a command prints: tables, trees, blocks, JSON, errors. The only module that imports rich, and late.
+
+Owns stdout's form. Every text of a server passes ``text.safe`` before it reaches a terminal; rich's markup is never
+interpreted. Never decides what is worth showing.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from coffer_cli.text import safe, safe_block, safe_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Justify = Literal["left", "right"]
+_PIPED_WIDTH: Final = 4096
+_STYLES: Final = {
+    "ready": "green",
+    "starting": "cyan",
+    "stopping": "cyan",
+    "backoff": "yellow",
+    "needs_login": "yellow",
+    "failed": "red",
+    "disabled": "dim",
+    "stopped": "dim",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "red",
+    "error": "red",
+    "timeout": "red",
+    "denied": "yellow",
+    "cancelled": "yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table. ``fold``: may be broken over lines; others are never cut where there is room."""
+
+    title: str
+    justify: Justify = "left"
+    fold: bool = False
+
+
+def number(title: str) -> Column:
+    """A column of figures."""
+    return Column(title, "right")
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows under headings. Each cell is one line, whatever is in it; states are coloured."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, header_style="bold", pad_edge=True, padding=(0, 1))
+    for column in columns:
+        shown.add_column(
+            column.title,
+            justify=column.justify,
+            overflow="fold" if column.fold else "ellipsis",
+            no_wrap=not column.fold,
+        )
+    for row in rows:
+        cells = [safe(cell) for cell in row]
+        shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
+    _console().print(shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line of a tree, and what hangs below it."""
+
+    label: str
+    below: Sequence["Node"] = ()
+    faint: bool = False
+
+
+def tree(root: Node) -> None:
+    """Prints a tree."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def grow(node: Node) -> Tree:
+        branch = Tree(Text(safe(node.label), style="dim" if node.faint else ""), guide_style="dim")
+        branch.children = [grow(child) for child in node.below]
+        return branch
+
+    _console().print(grow(root))
+
+
+def line(text: str = "") -> None:
+    """One line of Coffer's own and of servers' words; nothing in it makes a second."""
+    sys.stdout.write(safe(text) + "\n")
+
+
+def block(text: str) -> None:
+    """Text of several lines, harmless."""
+    sys.stdout.write(safe_block(text).rstrip("\n") + "\n")
+
+
+def data(shape: msgspec.Struct) -> None:
+    """``--json``: the shape as it came over the wire, indented; numbers keep their spelling."""
+    sys.stdout.write(as_json(msgspec.json.encode(shape)) + "\n")
+
+
+def as_json(raw: bytes) -> str:
+    """JSON for people's eyes and for programs: indented, unsafe characters as JSON escapes."""
+    return safe_json(msgspec.json.format(raw, indent=2).decode())
+
+
+def emit(as_data: bool, shape: msgspec.Struct, human: Callable[[], None]) -> None:
+    """``shape`` as JSON, or the same facts for people."""
+    if as_data:
+        data(shape)
+    else:
+        human()
+
+
+def error(message: str, hint: str = "") -> None:
+    """What happened and what to do next, on stderr."""
+    lines = [f"error: {safe_block(message)}", *(f"  {one}" for one in safe_block(hint).splitlines())]
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def note(text: str) -> None:
+    """A remark beside the result, on stderr."""
+    sys.stderr.write(safe_block(text) + "\n")
+
+
+class Progress:
+    """One line on a terminal's stderr that is written over; elsewhere each new phase is a line."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._live = sys.stderr.isatty() and not quiet
+        self._quiet = quiet
+        self._phase = ""
+        self._open = False
+
+    def show(self, phase: str, figures: str) -> None:
+        """``phase``: what is being done. ``figures``: what changes all the time, for terminals only."""
+        if self._live:
+            sys.stderr.write(f"\r\x1b[2K{safe(f'{phase} {figures}')[: _width() - 1]}")
+            sys.stderr.flush()
+            self._open = True
+        elif phase != self._phase and not self._quiet:
+            sys.stderr.write(safe(phase) + "\n")
+        self._phase = phase
+
+    def clear(self) -> None:
+        """Takes the line away before the result is printed."""
+        if self._open:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._open = False
+
+
+def _width() -> int:
+    import shutil
+
+    return max(20, shutil.get_terminal_size().columns)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _PIPED_WIDTH
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)

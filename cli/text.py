@@ -1,0 +1,97 @@
+"""Text for people: what servers say made harmless for a terminal, and figures in words.
+
+Owns the escaping that everything from a server goes through on its way to a terminal. Pure string work, no rich.
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+# Controls (C0, DEL, C1), line and paragraph separators, what reorders or hides text (bidi marks, embeddings,
+# isolates, zero-width and tag characters), and lone surrogates.
+_UNSAFE_CLASS: Final = (
+    "\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f"
+)
+_UNSAFE: Final = re.compile(f"[{_UNSAFE_CLASS}]")
+_UNSAFE_BUT_LINES: Final = re.compile(f"(?![\n\t])[{_UNSAFE_CLASS}]")
+_NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+
+
+def safe(text: str) -> str:
+    """``text`` on one line: nothing in it moves the cursor, colours, reorders, or begins a row of its own."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def safe_block(text: str) -> str:
+    """The same with line ends and tabs kept, for what is printed as a block of its own."""
+    return _UNSAFE_BUT_LINES.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def safe_json(text: str) -> str:
+    """JSON with every unsafe character inside its strings as a JSON escape; line ends between tokens stay."""
+    return re.sub(f"(?!\n)[{_UNSAFE_CLASS}]", _json_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match.group()
+    if character in _NAMED:
+        return _NAMED[character]
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escaped(match: re.Match[str]) -> str:
+    pair = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{pair[at]:02x}{pair[at + 1]:02x}" for at in range(0, len(pair), 2))
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters, an ellipsis in place of the rest."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def duration(seconds: float | None) -> str:
+    """``0.4 s``, ``41.2 s``, ``3m``, ``2h 11m``, ``5d 2h``; ``-`` for none."""
+    if seconds is None:
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86_400)
+    if minutes < 60:
+        return f"{minutes}m"
+    return f"{hours}h {minutes % 60}m" if hours < 48 else f"{days}d {hours % 24}h"
+
+
+def size(count: int | None) -> str:
+    """``61 MB``; ``-`` for none."""
+    if count is None:
+        return "-"
+    value, unit = float(count), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 10 or unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def local_time(rfc3339: str | None) -> str:
+    """A moment in local time to the second; ``-`` for none, and what is no time as it is."""
+    if not rfc3339:
+        return "-"
+    try:
+        return datetime.fromisoformat(rfc3339).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return safe(rfc3339)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 tool``, ``2 tools``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(words: Iterable[str], limit: int) -> str:
+    """The first few of many, separated by two spaces, an ellipsis where there are more."""
+    found = list(words)
+    shown = "  ".join(found[:limit])
+    return f"{shown}  …" if len(found) > limit else shown
