@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from coffer_cli.shim_core import AttachMode
+from coffer_cli.shim_effects import AttachMode
 from coffer_common import discovery, shimproto, spawn
 from coffer_common.discovery import DiscoveryError, NotRunning, Running
 from coffer_common.paths import Home
@@ -26,7 +26,7 @@ _WATCH_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 4
 _LEAVE_SECONDS: Final = 30.0
-_SUCCESSOR_SECONDS: Final = 5.0
+_SUCCESSOR_SECONDS: Final = 3.0
 _SUCCESSOR_STEP: Final = 0.25
 
 
@@ -86,6 +86,7 @@ class Attacher:
         return latest
 
     def _run(self, mode: AttachMode, cancel: threading.Event) -> None:
+        outcome: Attached | Failed | None
         try:
             outcome = self._watch(cancel) if mode == "watch" else self._start(mode, cancel)
         except NotRunning as error:

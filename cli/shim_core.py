@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from coffer_cli.shim_effects import Attach, Detach, Effect, Exit, Log, ToClient, ToDaemon
 from coffer_cli.shim_lines import Key, Look, Malformed, key_of, look, member
 from coffer_cli.shim_session import Session, acknowledged, changes
 from coffer_common import errors, jsonrpc, protocol, shimproto, version
@@ -24,51 +25,6 @@ RETRY_SECONDS: Final = 5.0
 QUEUE_BYTES: Final = 8 * 1024 * 1024
 """Beyond this many waiting bytes the client is not read."""
 
-AttachMode = Literal["start", "restart", "watch"]
-
-
-@dataclass(frozen=True, slots=True)
-class ToClient:
-    """Write one line (without its LF) to stdout."""
-
-    line: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ToDaemon:
-    """Write one line (without its LF) to the daemon."""
-
-    line: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Attach:
-    """Look for a daemon: ``start`` one where none runs; ``restart``: wait for the next one, then start one;
-    ``watch``: attach when one appears. Replaces an attempt that is under way."""
-
-    mode: AttachMode
-
-
-@dataclass(frozen=True, slots=True)
-class Detach:
-    """Close the connection to the daemon."""
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """One line for people, on stderr."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """End the process, after what is to be written to stdout has been written."""
-
-    code: int
-
-
-Effect = ToClient | ToDaemon | Attach | Detach | Log | Exit
 Link = Literal["attaching", "reopening", "open", "away"]
 
 

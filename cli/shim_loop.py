@@ -13,7 +13,8 @@ from collections import deque
 from typing import Final
 
 from coffer_cli.shim_attach import Attached, Attacher
-from coffer_cli.shim_core import Attach, Core, Detach, Effect, Exit, Log, ToClient, ToDaemon
+from coffer_cli.shim_core import Core
+from coffer_cli.shim_effects import Attach, Detach, Effect, Exit, Log, ToClient, ToDaemon
 from coffer_cli.shim_lines import Splitter
 from coffer_common import shimproto
 
@@ -109,16 +110,13 @@ class Loop:
     def run(self) -> int:
         """The exit code."""
         self._do(self._core.start())
-        while self._exit is None:
+        while (code := self._exit) is None:
             self._watch_what_matters()
             for fd, event in self._poll.poll(self._patience()):
                 self._handle(fd, event)
-                if self._exit is not None:
-                    break
-            else:
-                self._on_time()
+            self._on_time()
         self._last_words()
-        return self._exit
+        return code
 
     def say(self, text: str) -> None:
         """One line on stderr; dropped where nobody reads it, rather than waited for."""

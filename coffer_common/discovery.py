@@ -20,6 +20,7 @@ FORMAT: Final = 1
 TITLE: Final = "coffer-daemon"
 _CONNECT_SECONDS: Final = 5.0
 _BACKUPS_KEPT: Final = 5
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 class DaemonInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ def read_info(home: Home) -> DaemonInfo | Absence:
         return "missing"
     except OSError as error:
         raise DiscoveryError(f"cannot read {home.daemon_json}: {error.strerror}; check its permissions") from error
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    raw = raw.removeprefix(_BOM)
     try:
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("version")
         if isinstance(version, int) and version != FORMAT:
@@ -78,6 +79,16 @@ def read_info(home: Home) -> DaemonInfo | Absence:
     except msgspec.DecodeError:
         return "invalid"
     return info if info.pid > 0 and 0 < info.port < 65536 else "invalid"
+
+
+def salvaged(home: Home) -> tuple[int | None, str | None]:
+    """Port and token of a ``daemon.json`` of any release that still has them: both survive."""
+    try:
+        found = msgspec.json.decode(home.daemon_json.read_bytes().removeprefix(_BOM), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None, None
+    port, token = found.get("port"), found.get("token")
+    return port if type(port) is int else None, token if isinstance(token, str) else None
 
 
 def write_info(home: Home, info: DaemonInfo) -> None:
@@ -170,8 +181,9 @@ def peer_uid(sock: socket.socket) -> int:
         size = struct.calcsize("3i")
         _pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
         return int(uid)
-    # struct xucred of macOS: u_int version, uid_t uid, short groups, gid_t[16]; SOL_LOCAL is 0, LOCAL_PEERCRED 1.
-    return int(struct.unpack_from("Ii", sock.getsockopt(0, 1, 76))[1])
+    else:  # noqa: RET505 - the type checker skips what belongs to another platform
+        # struct xucred of macOS: u_int version, uid_t uid, short groups, gid_t[16]; SOL_LOCAL is 0, LOCAL_PEERCRED 1.
+        return int(struct.unpack_from("Ii", sock.getsockopt(0, 1, 76))[1])
 
 
 def is_daemon(pid: int) -> bool:

@@ -23,7 +23,7 @@ class FileLock:
 
     @property
     def fd(self) -> int:
-        """The open descriptor; a child that inherits it shares the lock."""
+        """The open descriptor, -1 once released; a child that inherits it shares the lock."""
         return self._fd
 
     def release(self) -> None:

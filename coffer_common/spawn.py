@@ -55,7 +55,7 @@ def detect_or_spawn(
         found = discovery.detect(home, ignore_pid=ignore_pid)  # another starter may have been first
         if isinstance(found, Running):
             return found
-        _start(home, found, held, deadline)
+        _start(home, held, deadline)
         found = discovery.detect(home)
     if isinstance(found, NotFound):
         raise DiscoveryError(
@@ -75,9 +75,7 @@ _REASONS: Final[dict[str, str]] = {
 }
 
 
-def _start(home: Home, found: NotFound, held: flocks.FileLock, deadline: float) -> None:
-    if found.why in ("invalid", "other_version"):
-        discovery.keep_backup(home)
+def _start(home: Home, held: flocks.FileLock, deadline: float) -> None:
     reader, writer = os.pipe()  # closed on exec, except where passed on
     try:
         try:

@@ -78,13 +78,14 @@ def _run(options: argparse.Namespace, word: Word) -> int:
     home = Home.from_env()
     home.ensure()
     os.chdir(home.root)
+    log.set_up(home.daemon_log, foreground=options.foreground, level="DEBUG" if options.verbose else "INFO")
     lock = _start_lock(home, options.lock_fd)
     try:
         claimed = daemon.claim(home)
     except BaseException:
         lock.release()
         raise
-    log.set_up(home.daemon_log, foreground=options.foreground, level="DEBUG" if options.verbose else "INFO")
+    log.get(__name__).info("coffer-daemon starts", version=claimed.info.coffer_version, port=claimed.info.port)
 
     def ready() -> None:
         word.ready()
@@ -134,9 +135,9 @@ def _entitle() -> None:
     os.environ["SPT_NOENV"] = "1"  # else setproctitle wipes /proc/PID/environ, by which strays are found
     import setproctitle
 
-    os.environ.pop("SPT_NOENV")
     setproctitle.setproctitle(TITLE)
     setproctitle.setthreadtitle(TITLE)
+    del os.environ["SPT_NOENV"]
 
 
 def _expected(error: BaseException) -> bool:
@@ -148,6 +149,8 @@ def _expected(error: BaseException) -> bool:
 
 
 def _explained(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     return str(error) if _expected(error) else f"{type(error).__name__}: {error}"
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from coffer_common import clock, discovery, flocks
+from coffer_common import clock, discovery, flocks, log
 from coffer_common.discovery import DaemonInfo
 from coffer_common.paths import Home
 from coffer_common.version import VERSION
@@ -28,6 +28,7 @@ PREDECESSOR_SECONDS: Final = 30.0
 """How long a daemon that is shutting down may still hold ``daemon.alive``."""
 _TOKEN_BYTES: Final = 24
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32}")
+_log = log.get(__name__)
 
 
 class StartError(Exception):
@@ -59,9 +60,9 @@ class Claimed:
     def stop_listening(self) -> None:
         """First step of leaving: newcomers find nobody here, and may start a successor that waits for our end."""
         for sock, path in ((self.mcp, self.home.mcp_sock), (self.api, self.home.api_sock)):
-            if sock.fileno() >= 0:
+            if self.alive.fd >= 0:  # afterwards the path may be the successor's
                 path.unlink(missing_ok=True)
-                sock.close()
+            sock.close()
         self.tcp.close()
 
     def release(self) -> None:
@@ -78,11 +79,10 @@ def claim(home: Home, *, ports: Iterable[int] = PORTS, wait: float = PREDECESSOR
     alive = _claim_life(home, wait)
     with contextlib.ExitStack() as undo:
         undo.callback(alive.release)
-        last = discovery.read_info(home)
-        if last in ("invalid", "other_version"):
-            discovery.keep_backup(home)
-        known = last if isinstance(last, DaemonInfo) else None
-        tcp = claim_port(known.port if known else None, ports)
+        if discovery.read_info(home) in ("invalid", "other_version"):
+            _log.warning("daemon.json was not readable and is written anew", copy=str(discovery.keep_backup(home)))
+        port, token = discovery.salvaged(home)
+        tcp = claim_port(port, ports)
         undo.callback(tcp.close)
         api = listen_unix(home.api_sock)
         undo.callback(api.close)
@@ -91,7 +91,7 @@ def claim(home: Home, *, ports: Iterable[int] = PORTS, wait: float = PREDECESSOR
         info = DaemonInfo(
             pid=os.getpid(),
             port=tcp.getsockname()[1],
-            token=known.token if known and _TOKEN.fullmatch(known.token) else new_token(),
+            token=token if token and _TOKEN.fullmatch(token) else new_token(),
             started_at=clock.now_rfc3339(),
             binary_path=discovery.executable(),
             run_dir=os.fspath(home.run),
@@ -133,7 +133,9 @@ def listen_unix(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)  # the socket is private from the moment it exists; start-up has one thread
     try:
-        path.unlink(missing_ok=True)
+        if path.exists():
+            path.unlink()
+            _log.warning("replaced a socket that an earlier daemon left behind", path=str(path))
         sock.bind(os.fspath(path))
         sock.listen(BACKLOG)
         sock.setblocking(False)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.daemon import SHIM, Daemon
 from tests.support.lines import Lines, lines
+from tests.support.procs import alive
 from tests.support.standin import StandIn
 from tests.support.wait import wait_for
 
@@ -233,7 +234,7 @@ async def test_a_question_of_a_dead_daemon_is_withdrawn_and_a_late_answer_droppe
         os.kill(standin.pid, signal.SIGKILL)
         seen = [await shim.next() for _ in range(2)]
         assert {m.get("method") for m in seen} == {None, "notifications/cancelled"}
-        assert [m for m in seen if "method" in m][0]["params"]["requestId"] == "q-1"
+        assert next(m for m in seen if "method" in m)["params"]["requestId"] == "q-1"
         await list_changes(shim, 3)
         await shim.send({"jsonrpc": "2.0", "id": "q-1", "result": {"roots": []}})
         await shim.request(2, "echo")
@@ -320,7 +321,7 @@ async def test_it_ends_when_its_parent_is_gone(standin: StandIn, tmp_path: Path)
         await parent.initialize()
         pid = int(pid_file.read_text())
         parent.process.kill()
-        await wait_for(lambda: not Path(f"/proc/{pid}").exists(), what="end of the shim")
+        await wait_for(lambda: not alive(pid), what="end of the shim")
 
 
 async def test_it_ends_when_nobody_reads_its_output(standin: StandIn) -> None:
