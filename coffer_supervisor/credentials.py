@@ -37,7 +37,7 @@ class CredentialError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".rstrip()
+        return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
 class MissingCredential(CredentialError):

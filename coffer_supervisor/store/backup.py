@@ -73,10 +73,10 @@ def copy_database(source: Path, target: Path) -> None:
     finished copy. Raises ``StoreError``.
     """
     partial = target.with_name(f"{target.name}.partial")
+    with _explained(target):
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)  # of a copy that was killed
     try:
-        with _explained(target):
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            partial.unlink(missing_ok=True)
         make_private(partial)
         _copy_pages(source, partial)
         with _explained(target):

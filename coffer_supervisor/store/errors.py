@@ -27,7 +27,7 @@ class StoreError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".rstrip()
+        return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
 class Invalid(StoreError):
@@ -66,7 +66,7 @@ _CORRUPT = (
 _UNAVAILABLE = (
     "store_unavailable",
     "the database {path} cannot be opened or read ({reason})",
-    "Check that its folder exists, that your user may enter it, and that the disk is well.",
+    "Check that its folder exists, that your user may enter it, and that the disk is well and not full.",
 )
 _FAILED = (
     "store_failed",

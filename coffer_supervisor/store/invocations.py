@@ -104,6 +104,8 @@ class InvocationLog:
         self._capacity = capacity
         self._flush_seconds = flush_seconds
         self._queue: deque[Invocation] = deque()
+        self._under_way = 0
+        self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._stop = asyncio.Event()
@@ -128,7 +130,7 @@ class InvocationLog:
     @property
     def queued(self) -> int:
         """Rows not yet in the database."""
-        return len(self._queue)
+        return len(self._queue) + self._under_way
 
     def start(self) -> None:
         """Start the writer. Rows reach the database at most ``flush_seconds`` after they were recorded."""
@@ -149,20 +151,24 @@ class InvocationLog:
 
     async def flush(self) -> None:
         """Write all that is queued now. Raises ``StoreError``; what could not be written stays queued."""
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
-            try:
-                await self._insert(batch)
-            except StoreError as error:
-                if error.code != "store_failed":
-                    self._put_back(batch)
+        async with self._writing:
+            while self._queue:
+                batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+                self._under_way = len(batch)
+                try:
+                    await self._insert(batch)
+                except StoreError as error:
+                    if error.code != "store_failed":
+                        self._put_back(batch)
+                        raise
+                    # Refused once, refused again: these rows must not hold up those behind them.
+                    self.dropped += len(batch)
+                    _log.warning("%d invocations were not logged: %s", len(batch), error)
+                except BaseException:
+                    self._put_back(batch)  # cancelled: a row written twice is better than one lost
                     raise
-                # Refused once, refused again: these rows must not hold up those behind them.
-                self.dropped += len(batch)
-                _log.warning("%d invocations were not logged: %s", len(batch), error)
-            except BaseException:
-                self._put_back(batch)  # cancelled: a row written twice is better than one lost
-                raise
+                finally:
+                    self._under_way = 0
 
     async def _insert(self, batch: Sequence[Invocation]) -> None:
         rows = [_row(invocation) for invocation in batch]

@@ -7,7 +7,7 @@ Never reads or writes a row. Times are integers: microseconds since 1970-01-01T0
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Index, MetaData, UniqueConstraint
+from sqlalchemy import Float, Index, MetaData, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 HEAD_REVISION: Final = "0002"
@@ -98,7 +98,7 @@ class InvocationRow(Base):
     server: Mapped[str]
     type: Mapped[str]
     key: Mapped[str]
-    duration_ms: Mapped[float]
+    duration_ms: Mapped[float] = mapped_column(Float)
     status: Mapped[str]
     error: Mapped[str | None]
     session: Mapped[str | None]

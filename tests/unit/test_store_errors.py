@@ -58,7 +58,7 @@ def test_each_trouble_is_named_with_its_remedy(action: str, code: str, hint: str
     assert error.code == code
     assert str(path) in error.message
     assert hint in error.hint
-    assert str(error) == f"{error.message} {error.hint}"
+    assert str(error) == f"{error.message}. {error.hint}"
 
 
 def test_an_error_without_a_result_code_is_still_told(tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_a_wait_of_our_own_that_ended_reads_like_a_lock(tmp_path: Path) -> None:
 def test_faults_of_the_request_can_be_told_from_faults_of_the_database() -> None:
     """One hierarchy: callers catch StoreError, and look for the request's own faults first."""
     for fault in (Invalid, Duplicate, NotFound):
-        error = fault("a_code", "What happened.")
+        error = fault("a_code", "what happened")
         assert isinstance(error, StoreError)
-        assert (error.code, error.message, error.hint, str(error)) == ("a_code", "What happened.", "", "What happened.")
+        assert (error.code, error.message, error.hint, str(error)) == ("a_code", "what happened", "", "what happened")
