@@ -4,6 +4,7 @@ Owns reading ``/proc`` (or ``ps`` where there is none) and the kill that cannot 
 decides which processes deserve it, never reaps: zombies are left to their parent.
 """
 
+import errno
 import os
 import select
 import signal
@@ -107,12 +108,20 @@ def descendants(root: int, procs: Mapping[int, Proc], *, spare: Collection[int] 
     return found
 
 
-def environment_value(pid: int, name: str) -> str | None:
-    """One variable of a process's environment as it was at its start; None where absent or unreadable."""
+def environment_block(pid: int) -> bytes | None:
+    """A process's environment as it was at its start, ``NAME=value`` ended by NUL each; None where
+    unreadable. Empty for a moment while the process executes another program."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            block = file.read()
+            return file.read()
     except OSError:
+        return None
+
+
+def environment_value(pid: int, name: str) -> str | None:
+    """One variable of a process's environment as it was at its start; None where absent or unreadable."""
+    block = environment_block(pid)
+    if not block:
         return None
     prefix = os.fsencode(name) + b"="
     for item in block.split(b"\0"):
@@ -132,7 +141,10 @@ def send(proc: Proc, number: int) -> int | None:
         return None
     try:
         fd = os.pidfd_open(proc.pid)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            # Out of descriptors: better a kill without proof of identity than a process that escapes.
+            _plain_kill(proc.pid, number)
         return None
     now = read_one(proc.pid)
     if now is None or now.start != proc.start or now.dead:
@@ -153,19 +165,24 @@ def kill_until_gone(
     between: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Proc]:
-    """SIGKILL what ``find`` returns, again and again, until it returns nothing that lives.
+    """SIGKILL what ``find`` returns, again and again, until it twice returns nothing that lives.
 
-    A process may fork between being found and being killed, and its orphans move to another parent:
-    so each round looks anew. ``between`` runs before each round (a parent reaps there). Blocks for at
+    A process may fork between being found and being killed, and its orphans move to another parent: so
+    each round looks anew; and a look can miss a process whose parent ends while it is taken, so one empty
+    look proves nothing. ``between`` runs before each round (a parent reaps there). Blocks for at
     most ``seconds``; returns those still alive then.
     """
     deadline = clock() + seconds
+    empty_looks = 0
     while True:
         between()
         alive = [proc for proc in find() if not proc.dead]
         left = deadline - clock()
-        if not alive or left <= 0:
+        empty_looks = 0 if alive else empty_looks + 1
+        if empty_looks == 2 or left <= 0:
             return alive
+        if not alive:
+            continue
         waiting = [fd for proc in alive if (fd := send(proc, signal.SIGKILL)) is not None]
         try:
             _wait_exits(waiting, min(left, _RESCAN_SECONDS))

@@ -87,7 +87,7 @@ def _is_recorded(pid: int, create_time: float, record: PidRecord) -> bool:
         return False
     try:
         return tuple(process.cmdline()) == record.cmdline
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return False
 
 
@@ -98,7 +98,7 @@ def _is_worker(record: PidRecord) -> bool:
         return False
     try:
         return any(_WORKER_MARK in part for part in process.cmdline())
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return False
 
 
@@ -109,6 +109,6 @@ def _process_of(pid: int, create_time: float) -> psutil.Process | None:
         process = psutil.Process(pid)
         if abs(process.create_time() - create_time) <= _CREATE_TIME_SLACK:
             return process
-    except (psutil.Error, ValueError):
+    except (psutil.Error, OSError, ValueError):
         return None
     return None

@@ -153,7 +153,13 @@ class Child:
                 os.killpg(self.pid, number)
 
     def _kill_kin(self) -> None:
-        left = kill_until_gone(self._kin, seconds=_KILL_SECONDS)
+        try:
+            left = kill_until_gone(self._kin, seconds=_KILL_SECONDS)
+        except OSError as error:
+            # Out of descriptors: what can be reached without reading the process table must do.
+            log.error("cannot look for processes of upstream '%s': %s", self.name, error)
+            self._signal_group(signal.SIGKILL)
+            return
         if left:
             pids = ", ".join(str(proc.pid) for proc in left)
             log.error("processes of upstream '%s' do not die: %s", self.name, pids)
@@ -185,18 +191,19 @@ class Child:
         task.add_done_callback(self._tasks.discard)
 
     def abort(self) -> None:
-        """Kill and reap at once a process whose start was not completed; for the spawner."""
+        """Kill and reap at once a process whose pipes could not be connected; for the spawner."""
         self._unwatch_exit()
         self._kill_kin()
-        self._popen.wait()
-        for pipe in self._output_pipes()[len(self._outputs) :]:
-            pipe.close()
+        self._popen.kill()
+        if not self.exited.done():
+            self.exited.set_result(self._popen.wait())
+            self.cleaned.set_result(None)
         for transport in self._outputs:
             transport.close()
-        if self._stdin is not None:
-            self._stdin.close()
-        elif self._popen.stdin is not None:
-            self._popen.stdin.close()
+        for pipe in (*self._output_pipes()[len(self._outputs) :], self._popen.stdin):
+            # The loop may have closed the pipe that it could not connect.
+            with contextlib.suppress(OSError, AttributeError):
+                pipe.close()  # type: ignore[union-attr]
 
     async def _clean_up(self) -> None:
         """End what an ended process left behind, then let go of its pipes."""

@@ -63,5 +63,5 @@ class Record:
 def _create_time(pid: int) -> float:
     try:
         return float(psutil.Process(pid).create_time())
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0.0

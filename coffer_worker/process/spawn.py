@@ -10,12 +10,14 @@ import os
 import secrets
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from coffer_common.pidrecord import COOKIE_VARIABLE
-from coffer_common.proctree import Proc, descendants, environment_value, kill_until_gone, snapshot
+from coffer_common.proctree import Proc, descendants, environment_block, kill_until_gone, snapshot
 from coffer_common.subreaper import become_subreaper
 from coffer_worker.process.child import Child, Listener
 from coffer_worker.process.environ import (
@@ -29,6 +31,9 @@ from coffer_worker.process.family import family
 from coffer_worker.process.records import Record
 
 log = logging.getLogger(__name__)
+
+_EXEC_LOOKS: Final = 20
+_EXEC_PAUSE: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +82,25 @@ class Spawner:
         child = Child(popen, self._name, cookie, listener, lambda: self._kin(child))
         # On the roster before anything else runs: the reaping of orphans must know it as ours.
         self._children[child.pid] = child
-        try:
-            record.started(popen.pid)
-            await child.attach()
-        except BaseException as error:
-            child.abort()
-            self._forget(child)
-            record.ended()
-            if isinstance(error, OSError):
-                raise SpawnError("spawn_failed", f"cannot watch {file}: {error.strerror}") from error
-            raise
         child.exited.add_done_callback(lambda _: self._forget(child))
         child.cleaned.add_done_callback(lambda _: record.ended())
+        record.started(popen.pid)
+        await self._attach(child, file)
         return child
+
+    async def _attach(self, child: Child, file: str) -> None:
+        attaching = asyncio.ensure_future(child.attach())
+        try:
+            await asyncio.shield(attaching)
+        except asyncio.CancelledError:
+            # Half a connection cannot be undone in order; a whole one can, and it takes a turn of the loop.
+            await asyncio.wait([attaching])
+            if attaching.exception() is None:
+                await child.stop(0, "its start was cancelled")
+            raise
+        except OSError as error:
+            child.abort()
+            raise SpawnError("spawn_failed", f"cannot watch {file}: {error.strerror}") from error
 
     def adopt_orphans(self) -> None:
         """Become the subreaper of all below, and from now on take the exits of every child.
@@ -139,7 +150,7 @@ class Spawner:
         others = [pid for pid, other in list(self._children.items()) if other is not child]
 
         def is_marked(pid: int) -> bool:
-            return environment_value(pid, COOKIE_VARIABLE) == child.cookie
+            return _carries(pid, child.cookie)
 
         return family(os.getpid(), child.pid, others, snapshot(), is_marked)
 
@@ -161,3 +172,17 @@ class Spawner:
                 child.reap()
             else:
                 os.waitpid(found.si_pid, os.WNOHANG)
+
+
+def _carries(pid: int, cookie: str) -> bool:
+    """Whether that process has the cookie in its environment. One that is just executing another program
+    shows none for a moment, so an empty one is looked at again. Blocks for some milliseconds: in a thread."""
+    wanted = f"{COOKIE_VARIABLE}={cookie}".encode()
+    for _ in range(_EXEC_LOOKS):
+        block = environment_block(pid)
+        if block is None:
+            return False
+        if block:
+            return wanted in block.split(b"\0")
+        time.sleep(_EXEC_PAUSE)
+    return False

@@ -42,7 +42,7 @@ class TreeReader:
         try:
             root = psutil.Process(pid)
             below = root.children(recursive=True)
-        except psutil.Error:
+        except (psutil.Error, OSError):
             return []
         now = time.time()
         facts = {process.pid: found for process in (root, *below) if (found := _facts(process))}
@@ -78,6 +78,6 @@ class TreeReader:
 def _facts(process: psutil.Process) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = process.as_dict(_FIELDS)
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return None
     return found

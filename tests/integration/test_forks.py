@@ -16,10 +16,10 @@ from tests.support.fork_supervisor import ForkSupervisor, alive, marked
 from tests.support.wait import wait_for
 
 
-@pytest.fixture
-async def supervisor(tmp_path: Path) -> AsyncIterator[ForkSupervisor]:
-    """A stand-in supervisor whose fork server is ready."""
-    started = await ForkSupervisor.start(tmp_path)
+@pytest.fixture(params=["asyncio", "uvloop"])
+async def supervisor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ForkSupervisor]:
+    """A stand-in supervisor whose fork server is ready, on either loop."""
+    started = await ForkSupervisor.start(tmp_path, loop=request.param)
     await started.next("ready")
     yield started
     await started.close()
