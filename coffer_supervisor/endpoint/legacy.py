@@ -97,6 +97,8 @@ class LegacyHttp:
             raw_id, reason = cancelled_id(params)
             if raw_id:
                 self._starter.cancel(live.session, raw_id, reason or "cancelled by the client")
+        elif method == "notifications/roots/list_changed":
+            self._router.roots_changed(live.session.id)
 
     # ---- calls
 

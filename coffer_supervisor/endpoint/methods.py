@@ -181,6 +181,8 @@ class Methods:
             message = f"level must be one of {', '.join(LOG_LEVELS)}"
             raise refused(errors.INVALID_PARAMS, message, "legacy")
         session.log_level = level
+        if session.caller is not None and session.scope.server is not None:
+            self.router.set_level(session.caller, session.scope, level)
         return _EMPTY
 
     # ---- calls

@@ -234,6 +234,8 @@ class ShimFace:
             raw_id, reason = cancelled_id(params)
             if raw_id:
                 self._cancel(id_key(raw_id), reason or "cancelled by the client")
+        elif method == "notifications/roots/list_changed":
+            self.router.roots_changed(self.session.id)
 
     def _cancel(self, key: bytes, reason: str) -> None:
         call = self.calls.get(key)
