@@ -3,48 +3,48 @@
 Owns the escaping that everything from a server goes through on its way to a terminal. Pure string work, no rich.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
+from unicodedata import category
 
-# Controls (C0, DEL, C1), line and paragraph separators, what reorders or hides text (bidi marks, embeddings,
-# isolates, zero-width and tag characters), and lone surrogates.
-_UNSAFE_CLASS: Final = (
-    "\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f"
-)
-_UNSAFE: Final = re.compile(f"[{_UNSAFE_CLASS}]")
-_UNSAFE_BUT_LINES: Final = re.compile(f"(?![\n\t])[{_UNSAFE_CLASS}]")
+# Controls; what reorders, joins or hides text (bidi marks, zero-width and tag characters); lone surrogates; line and
+# paragraph separators.
+_UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def safe(text: str) -> str:
     """``text`` on one line: nothing in it moves the cursor, colours, reorders, or begins a row of its own."""
-    return _UNSAFE.sub(_escaped, text)
+    return _replaced(text, "", _escaped)
 
 
 def safe_block(text: str) -> str:
     """The same with line ends and tabs kept, for what is printed as a block of its own."""
-    return _UNSAFE_BUT_LINES.sub(_escaped, text.replace("\r\n", "\n"))
+    return _replaced(text.replace("\r\n", "\n"), "\n\t", _escaped)
 
 
 def safe_json(text: str) -> str:
     """JSON with every unsafe character inside its strings as a JSON escape; line ends between tokens stay."""
-    return re.sub(f"(?!\n)[{_UNSAFE_CLASS}]", _json_escaped, text)
+    return _replaced(text, "\n", _json_escaped)
 
 
-def _escaped(match: re.Match[str]) -> str:
-    character = match.group()
+def _replaced(text: str, kept: str, escape: Callable[[str], str]) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one in kept or category(one) not in _UNSAFE else escape(one) for one in text)
+
+
+def _escaped(character: str) -> str:
     if character in _NAMED:
         return _NAMED[character]
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _json_escaped(match: re.Match[str]) -> str:
-    pair = match.group().encode("utf-16-be", "surrogatepass")
+def _json_escaped(character: str) -> str:
+    pair = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{pair[at]:02x}{pair[at + 1]:02x}" for at in range(0, len(pair), 2))
 
 

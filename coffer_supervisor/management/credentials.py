@@ -30,7 +30,9 @@ async def put(request: Request) -> Answer:
         resource, status = await store.create("credential", ref, config, actor=request.actor), HTTPStatus.CREATED
     await changed(management, "credential", ref)
     for server in await credential_users(management, ref):
-        await management.supervision.restart(server)
+        view = management.supervision.view(server)
+        if view is not None and view.state != "disabled":
+            await management.supervision.restart(server)
     return status, await _shown(request, resource)
 
 

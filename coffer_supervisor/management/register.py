@@ -16,6 +16,7 @@ from coffer_supervisor.management.request import Request
 from coffer_supervisor.store.resources import checked_config
 
 _DEFAULT_PATH: Final = os.defpath
+_SWITCHABLE: Final = frozenset({"idle_seconds", "total_seconds"})
 
 
 async def checked_server(request: Request, name: str, config: Any, *, allow_plaintext: bool) -> McpServerConfig:
@@ -46,6 +47,17 @@ async def _check_references(request: Request, name: str, config: McpServerConfig
             await request.management.vault.resolve(template, where=f"{where} of the server {name}")
         except CredentialError as error:
             raise from_credential(error) from error
+
+
+def patched(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A server's configuration after a merge patch; null for a call limit switches that limit off."""
+    config: dict[str, Any] = merged(before, patch)
+    limits = patch.get("limits")
+    if isinstance(limits, dict):
+        for key in _SWITCHABLE & limits.keys():
+            if limits[key] is None:
+                config["limits"][key] = None
+    return config
 
 
 def merged(before: Any, patch: Any) -> Any:

@@ -63,6 +63,7 @@ async def patch(request: Request) -> Answer:
             raise invalid("use_credentials", "a credential is changed with its secret", "PUT /api/v1/credentials/{ref}")
         config = register.merged(msgspec.to_builtins(before.config), wish.config)
         if kind == "mcp_server":
+            config = register.patched(msgspec.to_builtins(before.config), wish.config)
             if "command" in wish.config and "path" not in wish.config and request.caller_path:
                 config.pop("path", None)  # the new command is looked up where its giver finds it
             config = await register.checked_server(request, name, config, allow_plaintext=wish.allow_plaintext)
