@@ -19,6 +19,7 @@ from coffer_supervisor.store import Resource
 _TYPES: Final = get_args(CapabilityType)
 _TAIL_BYTES: Final = 1024 * 1024
 _LONGEST_WAIT: Final = 600.0
+_A_DAY: Final = 86_400.0
 _UNWELL: Final = frozenset({"failed", "backoff"})
 
 
@@ -99,7 +100,7 @@ async def call(request: Request) -> Answer:
     if not arguments.startswith(b"{"):
         raise invalid("invalid_arguments", "the arguments of a tool are a JSON object")
     ok, payload = await request.management.router.call_for_management(
-        request.name, wish.tool, arguments, wish.timeout, client=request.actor
+        request.name, wish.tool, arguments, wish.timeout or _A_DAY, client=request.actor
     )
     raw = msgspec.Raw(payload)
     return CallOutcome(ok=True, result=raw) if ok else CallOutcome(ok=False, error=raw)
