@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from coffer_cli.shim_effects import Attach, Detach, Effect, Exit, Log, ToClient, ToDaemon
-from coffer_cli.shim_lines import Key, Look, Malformed, key_of, look, member
+from coffer_cli.shim_lines import Key, Look, Malformed, batch, key_of, look, member
 from coffer_cli.shim_session import Session, acknowledged, changes
 from coffer_common import errors, jsonrpc, protocol, shimproto, version
 
@@ -27,13 +27,27 @@ QUEUE_BYTES: Final = 8 * 1024 * 1024
 
 Link = Literal["attaching", "reopening", "open", "away"]
 
+_STOPPED: Final = "the Coffer daemon was stopped; start it again with: coffer daemon start"
+_FORBIDDEN: Final = "the Coffer daemon is gone, and --no-spawn forbids to start one; run: coffer daemon start"
+
 
 @dataclass(slots=True)
-class _Pending:
-    raw_id: bytes
-    method: str
+class _Batch:
+    """The answers to one JSON-RPC batch, which go to the client together."""
+
+    missing: int
+    answers: list[bytes] = field(default_factory=list)
+
+    def together(self) -> ToClient:
+        """All of them, as one line."""
+        return ToClient(b"[" + b",".join(self.answers) + b"]")
+
+
+@dataclass(slots=True)
+class _Request:
     line: bytes
-    params: msgspec.Raw
+    seen: Look
+    batch: _Batch | None = None
 
 
 @dataclass(slots=True)
@@ -45,8 +59,7 @@ class _Listen:
 
 @dataclass(slots=True)
 class _Waiting:
-    line: bytes
-    looks: list[Look]
+    request: _Request
     deadline: float
 
 
@@ -61,8 +74,8 @@ class Core:
     _away: str = ""
     _retry_at: float | None = None
     _drain_until: float | None = None
-    _failed_any: bool = False
-    _inflight: dict[Key, _Pending] = field(default_factory=dict)
+    _refused_any: bool = False
+    _inflight: dict[Key, _Request] = field(default_factory=dict)
     _queue: deque[_Waiting] = field(default_factory=deque)
     _queued_bytes: int = 0
     _listens: dict[Key, _Listen] = field(default_factory=dict)
@@ -78,138 +91,153 @@ class Core:
     @property
     def reads_client(self) -> bool:
         """Whether the client's next line may be read."""
-        return self._queued_bytes < QUEUE_BYTES and self._drain_until is None
+        return self._queued_bytes < QUEUE_BYTES
 
     def client_line(self, line: bytes, now: float) -> list[Effect]:
         """One line of the client, without its end."""
         try:
-            looks = look(line)
+            if line[:1] == b"[":
+                return self._client_batch(line, now)
+            return self._client_message(_Request(line, look(line)), now)
         except Malformed as error:
-            return [ToClient(jsonrpc.error_response(b"null", jsonrpc.error(error.code, str(error))))]
-        if len(looks) > 1 or line[:1] == b"[":
-            return self._forward(line, looks, now)
-        seen = looks[0]
-        if seen.kind == "response":
-            return self._answer(line, seen)
-        if seen.kind == "control":
-            text = 'a message of the client may not have a member "coffer"'
-            return [ToClient(jsonrpc.error_response(b"null", jsonrpc.error(protocol.INVALID_REQUEST, text)))]
-        if seen.kind == "notification":
-            return self._client_notice(line, seen, now)
-        return self._forward(line, looks, now)
+            return [_error(error.code, str(error))]
 
     def client_oversize(self, limit: int) -> list[Effect]:
         """A line of the client was longer than ``limit`` bytes and has been dropped."""
-        error = jsonrpc.error(protocol.INVALID_REQUEST, f"the line is longer than {limit} bytes; it was dropped")
-        return [ToClient(jsonrpc.error_response(b"null", error))]
+        return [_error(protocol.INVALID_REQUEST, f"the line is longer than {limit} bytes; it was dropped")]
 
     def client_end(self, now: float) -> list[Effect]:
         """The client closed our stdin: what it asked is still answered, within ``DRAIN_SECONDS``."""
         self._drain_until = now + DRAIN_SECONDS
         return self._drained()
 
-    def _answer(self, line: bytes, seen: Look) -> list[Effect]:
-        if seen.id is None or self._asks.pop(seen.id, None) is None:
-            return [Log("dropped the client's answer to a question that is no longer open")]
-        return [ToDaemon(line)]
+    def _client_batch(self, line: bytes, now: float) -> list[Effect]:
+        items = batch(line)
+        if self._session is None or self._session.revision != protocol.BATCH_REVISION:
+            text = f"JSON-RPC batches belong to revision {protocol.BATCH_REVISION}; send one message a line"
+            return [_error(protocol.INVALID_REQUEST, text)]
+        together = _Batch(sum(seen.kind == "request" and seen.id is not None for _, seen in items))
+        effects: list[Effect] = []
+        for item, seen in items:
+            effects += self._client_message(_Request(jsonrpc.one_line(item), seen, together), now)
+        return effects
 
-    def _client_notice(self, line: bytes, seen: Look, now: float) -> list[Effect]:
+    def _client_message(self, request: _Request, now: float) -> list[Effect]:
+        seen = request.seen
+        if seen.kind == "control":
+            return [_error(protocol.INVALID_REQUEST, 'a message of the client may not have a member "coffer"')]
+        if seen.kind == "response":
+            if seen.id is None or self._asks.pop(seen.id, None) is None:
+                return [Log("dropped the client's answer to a question that is no longer open")]
+            return [ToDaemon(request.line)]
+        if seen.kind == "notification":
+            return self._client_notice(request, now)
+        return self._forward(request, now)
+
+    def _client_notice(self, request: _Request, now: float) -> list[Effect]:
+        seen = request.seen
         if seen.method == "notifications/initialized" and self._session is not None:
-            self._session.initialized = line
+            self._session.initialized = request.line
             if self._session.answered and self.link != "open":
                 return []  # part of the handshake that is done anew with the next daemon
         if seen.method == "notifications/cancelled":
             key = key_of(member(seen.params, "requestId"))
-            if key is not None and self._cancel(key):
-                return self._drained()
-        return [] if self.link == "away" else self._forward(line, [seen], now)
+            return [] if key is None else self._cancel(key, request)
+        return [] if self.link == "away" else self._forward(request, now)
 
-    def _cancel(self, key: Key) -> bool:
-        """Forgets a request that its client gave up. True: the daemon never heard of it."""
+    def _cancel(self, key: Key, notice: _Request) -> list[Effect]:
+        """Forgets a request that its client gave up; the daemon hears of it if it has heard of the request."""
         self._listens.pop(key, None)
-        self._inflight.pop(key, None)
+        given_up = self._inflight.pop(key, None)
+        effects: list[Effect] = [ToDaemon(notice.line)] if self.link == "open" else []
         for waiting in self._queue:
-            if len(waiting.looks) == 1 and waiting.looks[0].kind == "request" and waiting.looks[0].id == key:
+            if waiting.request.seen.kind == "request" and waiting.request.seen.id == key:
+                given_up = waiting.request
                 self._queue.remove(waiting)
-                self._queued_bytes -= len(waiting.line)
-                return True
-        return False
+                self._queued_bytes -= len(waiting.request.line)
+                break
+        together = given_up.batch if given_up is not None else None
+        if together is not None:
+            together.missing -= 1
+            if together.answers and len(together.answers) == together.missing:
+                effects.append(together.together())
+        return effects
 
-    def _forward(self, line: bytes, looks: list[Look], now: float) -> list[Effect]:
+    def _forward(self, request: _Request, now: float) -> list[Effect]:
         if self.link == "open":
-            return self._send(line, looks)
+            return self._send(request)
         effects: list[Effect] = []
         if self.link == "away":
             if self._retry_at is None or now < self._retry_at:
-                return self._refuse(looks)
+                return self._refuse(request)
             self.link = "attaching"
             effects.append(Attach("start"))
-        self._queue.append(_Waiting(line, looks, now + WAIT_SECONDS))
-        self._queued_bytes += len(line)
+        self._queue.append(_Waiting(request, now + WAIT_SECONDS))
+        self._queued_bytes += len(request.line)
         return effects
 
-    def _send(self, line: bytes, looks: list[Look]) -> list[Effect]:
-        for seen in looks:
-            if seen.kind != "request" or seen.id is None:
-                continue
+    def _send(self, request: _Request) -> list[Effect]:
+        seen = request.seen
+        if seen.kind == "request" and seen.id is not None:
+            self._inflight[seen.id] = request
             if seen.method == "subscriptions/listen":
-                self._listens[seen.id] = _Listen(line)
+                self._listens[seen.id] = _Listen(request.line)
             elif seen.method == "initialize":
                 self._session = Session(seen.params)
-            self._inflight[seen.id] = _Pending(seen.raw_id, seen.method, line, seen.params)
-        return [ToDaemon(line), *self._drained()]
+        return [ToDaemon(request.line)]
 
-    def _refuse(self, looks: list[Look]) -> list[Effect]:
-        """Errors for requests that no daemon will see."""
-        self._failed_any = True
-        error = errors.error_object(errors.DAEMON_ABSENT, self._away)
-        return [ToClient(jsonrpc.error_response(seen.raw_id, error)) for seen in looks if seen.kind == "request"]
+    def _refuse(self, request: _Request) -> list[Effect]:
+        """An error for a request that no daemon will see."""
+        if request.seen.kind != "request":
+            return []
+        self._refused_any = True
+        return self._fail(request, errors.DAEMON_ABSENT, self._away)
+
+    def _fail(self, request: _Request, reason: errors.Reason, message: str) -> list[Effect]:
+        answer = jsonrpc.error_response(request.seen.raw_id, errors.error_object(reason, message))
+        return self._to_client(request, answer)
+
+    def _to_client(self, request: _Request, answer: bytes) -> list[Effect]:
+        """The answer to a request, by itself or, in the end, with those of its batch."""
+        together = request.batch
+        if together is None or request.seen.id is None:
+            return [ToClient(answer)]
+        together.answers.append(answer)
+        if len(together.answers) < together.missing:
+            return []
+        return [together.together()]
 
     # -- the daemon ---------------------------------------------------------------------------------------------
 
     def daemon_line(self, line: bytes, now: float) -> list[Effect]:
         """One line of the daemon, without its end."""
         try:
-            looks = look(line)
+            seen = look(line)
         except Malformed as error:
             return [Log(f"dropped a line of the daemon that is no message: {error}")]
-        effects: list[Effect] = []
-        passes = True
-        for seen in looks:
-            if seen.kind == "control":
-                return self._control(line, now)
-            if seen.kind == "response":
-                passes = self._response(seen, effects, now)
-            elif seen.kind == "request" and seen.id is not None:
-                self._asks[seen.id] = seen.raw_id
-            elif seen.kind == "notification":
-                passes = self._daemon_notice(seen, effects)
-        if passes:
-            effects.insert(0, ToClient(line))
-        return effects + self._drained()
+        if seen.kind == "control":
+            return self._control(line, now)
+        if seen.kind == "response":
+            return [*self._response(line, seen), *self._drained()]
+        if seen.kind == "request" and seen.id is not None:
+            self._asks[seen.id] = seen.raw_id
+        elif seen.kind == "notification":
+            return self._daemon_notice(line, seen)
+        return [ToClient(line)]
 
-    def attached(self, daemon_version: str, now: float) -> list[Effect]:
+    def attached(self, daemon_version: str) -> list[Effect]:
         """Connected and welcomed. ``daemon_version`` is the daemon's release."""
         effects: list[Effect] = []
+        differ = f"this shim is Coffer {version.VERSION}, the running daemon is"
         if version.newer(version.VERSION, daemon_version):
-            effects.append(
-                Log(
-                    f"this shim is Coffer {version.VERSION}, the running daemon is older ({daemon_version}); "
-                    f"to update it: coffer daemon restart"
-                )
-            )
+            effects.append(Log(f"{differ} older ({daemon_version}); to update it: coffer daemon restart"))
         elif version.newer(daemon_version, version.VERSION):
-            effects.append(
-                Log(
-                    f"this shim is Coffer {version.VERSION}, the running daemon is newer ({daemon_version}); "
-                    f"restart the MCP client to update the shim"
-                )
-            )
+            effects.append(Log(f"{differ} newer ({daemon_version}); to update the shim, restart the MCP client"))
         self.ever_attached, self._goodbye = True, ""
         if self._session is not None and self._session.answered:
             self.link = "reopening"
             return [*effects, ToDaemon(self._session.reopen())]
-        return effects + self._opened()
+        return [*effects, *self._opened(), *self._drained()]
 
     def attach_failed(self, message: str, now: float, *, not_running: bool = False) -> list[Effect]:
         """No daemon could be reached. ``not_running``: none runs, and none was to be started."""
@@ -221,8 +249,7 @@ class Core:
 
     def daemon_lost(self, now: float) -> list[Effect]:
         """The connection ended, or was not to be used further."""
-        effects: list[Effect] = [Detach()]
-        again = self._lose_inflight(effects, now)
+        effects: list[Effect] = [Detach(), *self._lose_inflight(now)]
         for raw_id in self._asks.values():
             params = b'{"requestId":' + raw_id + b',"reason":"the Coffer daemon that asked is gone"}'
             effects.append(ToClient(jsonrpc.notification("notifications/cancelled", params)))
@@ -231,24 +258,15 @@ class Core:
             self._session.closed()
         for listen in self._listens.values():
             listen.resent = True
-        if again is not None:
-            self._queue.appendleft(again)
-            self._queued_bytes += len(again.line)
-        stopped = self._goodbye == "stopped"
+        stopped, restarting = self._goodbye == "stopped", self._goodbye == "restarting"
         if stopped or not self.spawn:
-            self.link, self._retry_at = "away", None
-            self._away = (
-                "the Coffer daemon was stopped; start it again with: coffer daemon start"
-                if stopped
-                else "the Coffer daemon is gone, and --no-spawn forbids to start one: coffer daemon start"
-            )
+            self.link, self._retry_at, self._away = "away", None, _STOPPED if stopped else _FORBIDDEN
             effects += [Log(self._away), *self._refuse_queue(), Attach("watch")]
         else:
             self.link = "attaching"
-            restarting = self._goodbye == "restarting"
             effects.append(Log(f"the Coffer daemon {'restarts' if restarting else 'is gone; looking for another'}"))
             effects.append(Attach("restart" if restarting else "start"))
-        return effects + self._drained()
+        return [*effects, *self._drained()]
 
     def _control(self, line: bytes, now: float) -> list[Effect]:
         try:
@@ -260,86 +278,81 @@ class Core:
         self._goodbye = control.reason
         return self.daemon_lost(now)
 
-    def _response(self, seen: Look, effects: list[Effect], now: float) -> bool:
-        """Notes an answer; False where it is one to the shim itself."""
+    def _response(self, line: bytes, seen: Look) -> list[Effect]:
         if self._session is not None and self._session.owns(seen.id):
-            self._reopened(seen, effects)
-            return False
-        if seen.id is None:
-            return True
-        pending = self._inflight.pop(seen.id, None)
+            return self._reopened(self._session, seen)
+        request = self._inflight.pop(seen.id, None) if seen.id is not None else None
+        if request is None or seen.id is None:
+            return [ToClient(line)]
         self._listens.pop(seen.id, None)
-        if pending is not None and seen.result and self._session is not None:
-            self._session.note(pending.method, pending.line, pending.params, seen.result)
-        return True
+        if seen.result and self._session is not None:
+            self._session.note(request.seen.method, request.seen.params, seen.result)
+        return self._to_client(request, line)
 
-    def _reopened(self, seen: Look, effects: list[Effect]) -> None:
-        session = self._session
-        if session is None or not session.handled(seen.id):
-            return  # the answer to something that was only repeated
+    def _reopened(self, session: Session, seen: Look) -> list[Effect]:
+        """An answer to the shim itself: to the handshake that it repeated, or to what it set up afterwards."""
+        if not session.handled(seen.id):
+            return []
         if not seen.result:
-            effects.append(Log("the new daemon refused the client's handshake; restart the MCP client"))
-        else:
-            effects += [ToDaemon(line) for line in session.resume()]
+            text = "the new daemon refused the client's handshake; restart the MCP client"
+            return [Log(text), *self._opened()]
+        effects: list[Effect] = [ToDaemon(line) for line in session.resume()]
         effects += self._opened()
-        if seen.result and session.initialized:
+        if session.initialized:
             effects += [ToClient(line) for line in session.list_changes()]
+        return effects
 
-    def _daemon_notice(self, seen: Look, effects: list[Effect]) -> bool:
-        """Notes a notification; False where the client has had it already."""
+    def _daemon_notice(self, line: bytes, seen: Look) -> list[Effect]:
         if seen.method == "notifications/cancelled":
             key = key_of(member(seen.params, "requestId"))
             if key is not None:
                 self._asks.pop(key, None)
                 if self._listens.pop(key, None) is not None:
                     self._inflight.pop(key, None)
-            return True
         if seen.method != "notifications/subscriptions/acknowledged":
-            return True
+            return [ToClient(line)]
         raw_id = bytes(member(seen.params, "_meta", protocol.META_SUBSCRIPTION_ID))
         key = key_of(raw_id)
         listen = self._listens.get(key) if key is not None else None
-        if listen is None:
-            return True
-        first, listen.acked = not listen.acked, True
-        if not first and listen.resent:
-            effects += [ToClient(line) for line in changes(raw_id, acknowledged(seen.params))]
-        return first
+        if listen is None or not (listen.acked and listen.resent):
+            if listen is not None:
+                listen.acked = True
+            return [ToClient(line)]
+        return [ToClient(one) for one in changes(raw_id, acknowledged(seen.params))]
 
     def _opened(self) -> list[Effect]:
         self.link = "open"
         effects: list[Effect] = [ToDaemon(listen.line) for listen in self._listens.values()]
         queued, self._queue, self._queued_bytes = self._queue, deque(), 0
         for waiting in queued:
-            effects += self._send(waiting.line, waiting.looks)
+            effects += self._send(waiting.request)
         return effects
 
-    def _lose_inflight(self, effects: list[Effect], now: float) -> _Waiting | None:
+    def _lose_inflight(self, now: float) -> list[Effect]:
         """An error for each lost call. An unanswered ``initialize`` did nothing yet: it is asked again."""
-        again: _Waiting | None = None
+        effects: list[Effect] = []
         how = {"stopped": "was stopped", "restarting": "restarts"}.get(self._goodbye, "went away")
-        for key, pending in self._inflight.items():
-            if key in self._listens:
-                continue
-            if pending.method == "initialize" and pending.line[:1] != b"[":
-                again = _Waiting(pending.line, look(pending.line), now + WAIT_SECONDS)
-                continue
-            message = f"the Coffer daemon {how} before it answered {pending.method}; it may have been carried out"
-            error = errors.error_object(errors.DAEMON_LOST, message)
-            effects.append(ToClient(jsonrpc.error_response(pending.raw_id, error)))
-        self._inflight = {key: pending for key, pending in self._inflight.items() if key in self._listens}
-        return again
+        lost = [request for key, request in self._inflight.items() if key not in self._listens]
+        self._inflight = {key: request for key, request in self._inflight.items() if key in self._listens}
+        for request in lost:
+            if request.seen.method == "initialize":
+                self._queue.appendleft(_Waiting(request, now + WAIT_SECONDS))
+                self._queued_bytes += len(request.line)
+            else:
+                what = f"before it answered {request.seen.method}; that may have been carried out"
+                effects += self._fail(request, errors.DAEMON_LOST, f"the Coffer daemon {how} {what}")
+        return effects
 
     def _refuse_queue(self) -> list[Effect]:
         queued, self._queue, self._queued_bytes = self._queue, deque(), 0
-        return [effect for waiting in queued for effect in self._refuse(waiting.looks)]
+        return [effect for waiting in queued for effect in self._refuse(waiting.request)]
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float | None:
         """When ``tick`` has something to do next."""
-        times = [self._queue[0].deadline] if self._queue else []
+        times = [waiting.deadline for waiting in self._queue]
         if self._drain_until is not None:
             times.append(self._drain_until)
         return min(times, default=None)
@@ -347,30 +360,30 @@ class Core:
     def tick(self, now: float) -> list[Effect]:
         """What is due at ``now``."""
         effects: list[Effect] = []
-        while self._queue and self._queue[0].deadline <= now:
-            waiting = self._queue.popleft()
-            self._queued_bytes -= len(waiting.line)
+        due = [waiting for waiting in self._queue if waiting.deadline <= now]
+        for waiting in due:
+            self._queue.remove(waiting)
+            self._queued_bytes -= len(waiting.request.line)
             self._away = f"no Coffer daemon was ready within {WAIT_SECONDS:.0f} s; see: coffer daemon status"
-            effects += self._refuse(waiting.looks)
+            effects += self._refuse(waiting.request)
         if self._drain_until is None or now < self._drain_until:
-            return effects + self._drained()
-        for key, pending in self._inflight.items():
+            return [*effects, *self._drained()]
+        for key, request in self._inflight.items():
             if key not in self._listens:
-                text = f"{pending.method} was not answered within {DRAIN_SECONDS:.0f} s of the end of input"
-                error = errors.error_object(errors.CANCELLED, text)
-                effects.append(ToClient(jsonrpc.error_response(pending.raw_id, error)))
+                text = f"{request.seen.method} was not answered within {DRAIN_SECONDS:.0f} s of the end of input"
+                effects += self._fail(request, errors.CANCELLED, text)
         self._away = "the input ended before a Coffer daemon was ready"
         effects += self._refuse_queue()
         return [*effects, Exit(self._exit_code())]
 
     def _drained(self) -> list[Effect]:
-        if self._drain_until is None or any(key not in self._listens for key in self._inflight):
-            return []
-        if any(seen.kind == "request" for waiting in self._queue for seen in waiting.looks):
-            return []
-        if self._queue and self.link != "away":
-            return []
-        return [Exit(self._exit_code())]
+        waits = self._drain_until is None or self._queue or any(key not in self._listens for key in self._inflight)
+        return [] if waits else [Exit(self._exit_code())]
 
     def _exit_code(self) -> int:
-        return 3 if self._failed_any and not self.ever_attached else 0
+        return 3 if self._refused_any and not self.ever_attached else 0
+
+
+def _error(code: int, message: str) -> ToClient:
+    """An error that names no request."""
+    return ToClient(jsonrpc.error_response(b"null", jsonrpc.error(code, message)))

@@ -112,20 +112,29 @@ class Splitter:
             lines.append(line)
 
 
-def look(line: bytes) -> list[Look]:
-    """The message of a line, or those of a JSON-RPC batch. Raises Malformed."""
+def look(line: bytes) -> Look:
+    """The message of a line. Raises Malformed."""
     try:
         if not line.isascii():
             line.decode()
-        if line[:1] == b"[":
-            return _batch(_decode_list(line))
-        return [_seen(_decode_wire(line))]
+        return _seen(_decode_wire(line))
     except UnicodeDecodeError as error:
         raise Malformed(protocol.PARSE_ERROR, f"not UTF-8: byte {error.start} of the line") from None
     except msgspec.ValidationError:
-        raise Malformed(protocol.INVALID_REQUEST, "neither an object nor a batch of objects") from None
+        raise Malformed(protocol.INVALID_REQUEST, "a message is an object") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        return [_salvaged(line, str(error))]
+        return _salvaged(line, str(error))
+
+
+def batch(line: bytes) -> list[tuple[bytes, Look]]:
+    """The messages of a JSON-RPC batch, each with its own bytes. Raises Malformed for all if one is none."""
+    try:
+        items = [bytes(item) for item in _decode_list(line)]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(protocol.PARSE_ERROR, f"not JSON: {error}") from None
+    if not items:
+        raise Malformed(protocol.INVALID_REQUEST, "an empty batch")
+    return [(item, look(item)) for item in items]
 
 
 def key_of(raw: Raw | bytes) -> Key | None:
@@ -147,12 +156,6 @@ def member(raw: Raw, *path: str) -> Raw:
         except msgspec.DecodeError:
             return _ABSENT
     return raw
-
-
-def _batch(items: list[Raw]) -> list[Look]:
-    if not items:
-        raise Malformed(protocol.INVALID_REQUEST, "an empty batch")
-    return [_seen(_decode_wire(item)) for item in items]
 
 
 def _seen(wire: _Wire) -> Look:
@@ -184,6 +187,6 @@ def _salvaged(line: bytes, why: str) -> Look:
     except (ValueError, RecursionError):
         raise Malformed(protocol.PARSE_ERROR, f"not JSON: {why}") from None
     if not isinstance(message, dict):
-        raise Malformed(protocol.INVALID_REQUEST, "neither an object nor a batch that can be read")
+        raise Malformed(protocol.INVALID_REQUEST, "a message is an object")
     parts = {name: Raw(json.dumps(message[name]).encode()) for name in _Wire.__struct_fields__ if name in message}
     return _seen(_Wire(**parts))

@@ -227,7 +227,7 @@ class Loop:
         if isinstance(outcome, Attached):
             self._daemon = outcome.sock
             self._daemon_lines = Splitter(_DAEMON_LINE)
-            self._do(self._core.attached(outcome.daemon_version, now))
+            self._do(self._core.attached(outcome.daemon_version))
             if outcome.rest:
                 self._daemon_bytes(outcome.rest)
         elif outcome is not None:

@@ -25,23 +25,25 @@ class Session:
     params: Raw
     initialized: bytes = b""
     answered: bool = False
+    revision: str = ""
     _capabilities: Raw = field(default_factory=lambda: Raw(b""))
     _subscriptions: dict[str, Raw] = field(default_factory=dict)
     _log_level: Raw | None = None
     _own: set[str] = field(default_factory=set)
 
-    def note(self, method: str, line: bytes, params: Raw, result: Raw) -> None:
+    def note(self, method: str, params: Raw, result: Raw) -> None:
         """A request of the client succeeded."""
         if method == "initialize":
             self.answered = True
             self._capabilities = member(result, "capabilities").copy()
+            self.revision = _text(member(result, "protocolVersion"))
             self.params = self.params.copy()  # else a slice keeps its whole line alive
         elif method == "logging/setLevel":
             self._log_level = params.copy()
         elif method == "resources/subscribe":
-            self._subscriptions[_uri(params)] = params.copy()
+            self._subscriptions[_text(member(params, "uri"))] = params.copy()
         elif method == "resources/unsubscribe":
-            self._subscriptions.pop(_uri(params), None)
+            self._subscriptions.pop(_text(member(params, "uri")), None)
 
     def reopen(self) -> bytes:
         """The client's own ``initialize`` under an id of the shim."""
@@ -114,8 +116,8 @@ def changes(raw_id: bytes, agreed: Acknowledged) -> list[bytes]:
     return lines
 
 
-def _uri(params: Raw) -> str:
-    key = key_of(member(params, "uri"))
+def _text(raw: Raw) -> str:
+    key = key_of(raw)
     return str(key[1]) if key is not None else ""
 
 

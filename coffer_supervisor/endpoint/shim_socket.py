@@ -102,6 +102,9 @@ class ShimConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cuts lines; one that is longer than the limit is answered with an error and skipped."""
         buffer = self._buffer
+        if not buffer and not self._skipping and data.find(b"\n") == len(data) - 1:  # the usual: one whole line
+            self._line(data[:-1])
+            return
         buffer += data
         start = 0
         while (end := buffer.find(b"\n", max(start, self._searched))) >= 0:
@@ -166,9 +169,7 @@ class ShimConnection(asyncio.Protocol):
         return task
 
     def goodbye(self, reason: str) -> None:
-        """The daemon leaves: listens end gracefully, then the reason, then the end."""
-        if self._face is not None:
-            self._face.end_listens()
+        """The daemon leaves: the reason, then the end. Listens end without a result: the shim carries them over."""
         if self._transport is not None:
             self._transport.write(shimproto.encode(shimproto.Goodbye(reason)))
             self._transport.close()

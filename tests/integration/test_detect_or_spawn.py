@@ -23,6 +23,10 @@ START = (
     "import sys; from coffer_common import spawn; from coffer_common.paths import Home; "
     "print(spawn.detect_or_spawn(Home.from_env()).info.pid)"
 )
+HOLD = (
+    "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); "
+    "sys.stdin.read()"
+)
 
 
 @pytest.fixture
@@ -84,10 +88,10 @@ async def test_a_starter_killed_before_it_starts_anything_blocks_nobody(standin:
     home = home_of(standin)
     home.ensure()
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); "
-         "sys.stdin.read()", str(home.daemon_lock)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", HOLD, str(home.daemon_lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert holder.stdout is not None
     holder.stdout.readline()
     waiting = starter(standin)
@@ -121,12 +125,15 @@ async def test_files_are_private(standin: StandIn) -> None:
 
 @pytest.mark.fault
 async def test_token_and_port_survive_a_stop_and_a_crash(standin: StandIn) -> None:
-    seen = set()
+    home = home_of(standin)
+    home.ensure()
+    last = {"version": 1, "pid": 2**22 + 1, "port": 8007, "token": "k" * 32, "started_at": "", "binary_path": ""}
+    home.daemon_json.write_text(json.dumps(last))
+    seen = {(8007, "k" * 32)}
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
         starter(standin).communicate()
         info = standin.daemon.info
         seen.add((info["port"], info["token"]))
-        assert len(info["token"]) == 32
         os.kill(info["pid"], number)
         standin.wait_end(info["pid"])
     assert len(seen) == 1
@@ -171,7 +178,7 @@ async def test_a_daemon_json_of_another_release_keeps_port_and_token(standin: St
 
 async def test_a_start_that_fails_says_why_and_where_to_look(standin: StandIn) -> None:
     standin.script(fail="the store is of next year")
-    out, err = starter(standin).communicate()
+    _, err = starter(standin).communicate()
     assert "the store is of next year" in err
     assert "daemon.log" in err
     await wait_for(lambda: not daemons(standin))
@@ -223,7 +230,7 @@ async def test_a_daemon_by_hand_holds_the_start_lock_until_it_is_ready(standin: 
     standin.script(delay=0.5)
     process = subprocess.Popen([DAEMON], env=standin.env, stderr=subprocess.PIPE)
     standin.daemon.process = process
-    await wait_for(lambda: home_of(standin).daemon_json.exists())
+    await wait_for(home_of(standin).daemon_json.exists)
     assert flocks.try_lock(home_of(standin).daemon_lock) is None
     assert starter(standin).communicate()[0].strip() == str(process.pid)
     await wait_for(lambda: lock_is_free(home_of(standin).daemon_lock))

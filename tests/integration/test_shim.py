@@ -95,13 +95,25 @@ async def test_order_is_kept(standin: StandIn) -> None:
     assert standin.methods() == methods
 
 
-async def test_arrays(standin: StandIn) -> None:
-    """H13: an empty batch and one of no objects get one -32600; a real one is passed on, and not unchecked."""
+async def test_batches_are_refused_where_the_revision_has_none(standin: StandIn) -> None:
+    """H13: one clear -32600, never silence."""
     async with standin.shim() as shim:
-        await shim.send(b"[]\n", b"[1]\n")
-        assert [(await shim.next())["error"]["code"] for _ in range(2)] == [-32600, -32600]
-        await shim.send(b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]\n')
-        await wait_for(lambda: [{"jsonrpc": "2.0", "id": 1, "method": "ping"}] in standin.got())
+        await shim.initialize("2025-06-18")
+        for line in (b"[]", b"[1]", b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]'):
+            await shim.send(line + b"\n")
+            error = await shim.next()
+            assert (error["id"], error["error"]["code"]) == (None, -32600)
+    assert standin.methods() == ["initialize", "notifications/initialized"]
+
+
+async def test_batches_of_2025_03_26_are_answered_as_one(standin: StandIn) -> None:
+    """H13: real batch support for the one revision that has it."""
+    async with standin.shim() as shim:
+        await shim.initialize("2025-03-26")
+        batch = [{"jsonrpc": "2.0", "id": mid, "method": "ping"} for mid in (1, "1")]
+        await shim.send([*batch, {"jsonrpc": "2.0", "method": "note"}])
+        assert [answer["id"] for answer in await shim.next()] == [1, "1"]
+    assert standin.methods()[2:] == ["ping", "ping", "note"]
 
 
 async def test_no_spawn_exits_with_three(standin: StandIn) -> None:
