@@ -59,24 +59,24 @@ Handler = Callable[[Peer, Any, bytes], None]
 class Channel:
     """The two sockets. All methods and callbacks run on the loop that ``open`` was called on.
 
-    ``greeted(peer)`` is called when a worker has said Hello on both sockets, ``unsent(peer, frame, trouble)`` for a
-    frame that could not be sent: ``busy`` (its queue is full) or ``gone`` (no such worker). Neither may raise.
+    Give it its ``callbacks`` before it is opened.
     """
 
-    def __init__(
-        self,
-        *,
-        greeted: Callable[[Peer], None],
-        unsent: Callable[[Peer, Frame, Trouble], None],
-    ) -> None:
-        self._greeted = greeted
-        self._unsent = unsent
+    _greeted: Callable[[Peer], None]
+    _unsent: Callable[[Peer, Frame, Trouble], None]
+
+    def __init__(self) -> None:
         self._context = zmq.Context(io_threads=1)
         self._peers: dict[bytes, Peer] = {}
         self._handlers: dict[type, Handler] = {}
         self._sockets: list[_Router] = []
         self.dropped = 0
         """Frames of unknown or older incarnations, and bad ones."""
+
+    def callbacks(self, *, greeted: Callable[[Peer], None], unsent: Callable[[Peer, Frame, Trouble], None]) -> None:
+        """``greeted(peer)``: a worker has said Hello on both sockets. ``unsent(peer, frame, trouble)``: a frame could
+        not be sent: ``busy`` (its queue is full) or ``gone`` (no such worker). Neither may raise."""
+        self._greeted, self._unsent = greeted, unsent
 
     def open(self, control: str, bulk: str) -> None:
         """Bind both sockets (``ipc://`` addresses) and begin to receive."""

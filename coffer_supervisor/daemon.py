@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,10 @@ class AlreadyRunning(StartError):
     """Another daemon of this home is alive."""
 
 
+def _unheard(_token: str) -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Claimed:
     """All that a daemon holds while it lives. The sockets listen already and do not block."""
@@ -49,12 +53,15 @@ class Claimed:
     api: socket.socket
     mcp: socket.socket
     alive: flocks.FileLock
+    on_token: Callable[[str], None] = _unheard
+    """Told the new token after each rotation."""
 
     def rotate_token(self) -> DaemonInfo:
         """A new token, written before it is returned. The old one is worth nothing from then on."""
         fresh = msgspec.structs.replace(self.info, token=new_token())
         discovery.write_info(self.home, fresh)
         self.info = fresh
+        self.on_token(fresh.token)
         return fresh
 
     def stop_listening(self) -> None:

@@ -23,7 +23,9 @@ TYPE_OF: Final[dict[str, CapabilityType]] = {
 @dataclass(slots=True, eq=False)
 class Pending:
     """One call. ``server`` and ``key`` are empty until it is routed; ``peer`` is None until it is sent. ``started``
-    is monotonic; ``limits`` says which wait the deadline bounds."""
+    is monotonic. ``awaited``: the upstreams whose catalogues must come first, ``refusal`` what is said if they do
+    not. ``server_hint``: which upstream was meant by a call that never got to one.
+    """
 
     corr: int
     request: CallRequest
@@ -35,6 +37,7 @@ class Pending:
     peer: Peer | None = None
     asks: list[int] = field(default_factory=list)
     refusal: object = None
+    server_hint: str = ""
 
     @property
     def session(self) -> str:
@@ -55,6 +58,7 @@ class Calls:
         self.requests: dict[int, tuple[str, asyncio.Future[bytes]]] = {}
         """Requests of the supervisor's own (subscribe, refresh, dump): server, and where the answer goes."""
         self._last = 0
+        self._drained: asyncio.Event | None = None
 
     def number(self) -> int:
         """A correlation number."""
@@ -83,7 +87,15 @@ class Calls:
             del self.by_session[call.session]
         if call.server:
             del self.by_server[call.server][corr]
+        if self._drained is not None and not self.table:
+            self._drained.set()
         return call
+
+    async def drained(self) -> None:
+        """Returns when no call is open."""
+        self._drained = asyncio.Event()
+        if self.table:
+            await self._drained.wait()
 
     def request(self, server: str) -> tuple[int, "asyncio.Future[bytes]"]:
         """A request of the supervisor's own: its number, and its answer to come."""
