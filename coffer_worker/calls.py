@@ -1,0 +1,279 @@
+"""Calls carried to the upstream and back: the shell around ``core.relay`` and ``core.translate``.
+
+Owns each call from its frame to its one Reply or Fail: waiting for a connection, params in, progress, result out, limits,
+cancellation. Runs on callbacks, without a task per call. Never opens a connection, never reads a frame.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from coffer_common import errors, frames
+from coffer_common.errors import Reason
+from coffer_common.jsonrpc import Envelope
+from coffer_common.resources import McpServerConfig
+from coffer_worker.connections import Connections, Waiter
+from coffer_worker.core import splice, translate
+from coffer_worker.core.pool import SHARED, Member
+from coffer_worker.core.relay import Flight, Refusal, Relay
+from coffer_worker.core.translate import View
+from coffer_worker.upstream.connection import Connection, Problem
+
+_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+
+
+class _ProgressView(msgspec.Struct):
+    progressToken: int | str | float | None = None
+
+
+_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_progress: Final = msgspec.json.Decoder(_ProgressView).decode
+
+
+class Outlet(Protocol):
+    """Where frames to the supervisor go."""
+
+    def send(self, frame: Any, payload: bytes = b"") -> None:
+        """Queue one bulk frame with its payload part."""
+
+
+class Calls:
+    """The calls of one upstream."""
+
+    def __init__(
+        self,
+        server: str,
+        config: McpServerConfig,
+        relay: Relay,
+        connections: Connections,
+        outlet: Outlet,
+        answered: Callable[[Member], None],
+    ) -> None:
+        self._server = server
+        self._forward_progress = config.forward_progress
+        self._relay = relay
+        self._connections = connections
+        self._outlet = outlet
+        self._answered = answered
+        self._loop = asyncio.get_running_loop()
+        self._levels: dict[str, str] = {}
+        self._waiting: dict[int, Waiter] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._idle: asyncio.Future[None] | None = None
+
+    # ---- in
+
+    def call(self, frame: frames.Call, params: bytes) -> None:
+        """A Call frame."""
+        if frame.method not in _METHODS:
+            self._refuse_frame(frame, Refusal(errors.METHOD_NOT_FOUND, f"Method not found: {frame.method}"))
+            return
+        now = self._loop.time()
+        found = self._relay.admit(
+            frame.corr,
+            frame.caller,
+            frame.method,
+            frame.key,
+            params,
+            now,
+            budget=frame.budget,
+            log_level=frame.log_level,
+        )
+        if isinstance(found, Refusal):
+            self._refuse_frame(frame, found)
+        elif found is not None:
+            self._arm(found.total_at)
+            if found.stage == "waiting":
+                self._begin(found)
+
+    def _refuse_frame(self, frame: frames.Call, refusal: Refusal) -> None:
+        self._send_failure(frame.corr, frame.caller, refusal.reason, refusal.message)
+
+    def _begin(self, flight: Flight) -> None:
+        waiter = Waiter(
+            flight.caller,
+            lambda connection, member: self._go(flight, connection, member),
+            lambda refusal: self._fail(flight, refusal.reason, refusal.message),
+        )
+        self._waiting[flight.corr] = waiter
+        self._connections.want(waiter)
+
+    def _go(self, flight: Flight, connection: Connection, member: Member) -> None:
+        self._waiting.pop(flight.corr, None)
+        id = self._relay.number()
+        try:
+            params, flight.client_token = translate.request_params(
+                flight.method, flight.key, flight.params, connection.hop, id, flight.log_level
+            )
+        except ValueError as error:
+            self._fail(flight, errors.INVALID_PARAMS, f"Invalid params for {flight.method}: {error}")
+            return
+        level = flight.log_level or self._levels.get(flight.caller.session, "")
+        if level and connection.hop.era == "legacy":
+            self._have_level(connection, level, shared=member.key.session == SHARED)
+        member.calls += 1
+        self._relay.sent(flight, connection.number, id, self._loop.time())
+        self._arm_idle_limit(flight)
+        connection.request(id, flight.method, params, self._reply, (flight, connection, member))
+
+    # ---- log levels
+
+    def set_level(self, session: str, level: str) -> None:
+        """What a session wants to hear from now on; its connection is told now, or with its first call."""
+        self._levels[session] = level
+        for member in self._connections.pool.of_session(session):
+            connection = self._connections.open.get(member.number)
+            if connection is not None and connection.hop.era == "legacy":
+                self._have_level(connection, level, shared=False)
+
+    def _have_level(self, connection: Connection, level: str, *, shared: bool) -> None:
+        """Have a legacy upstream log at ``level``; on a shared connection the most verbose wish counts."""
+        now = connection.log_level
+        if level not in _LEVELS or level == now or not splice.is_object(_logging(connection)):
+            return
+        if shared and now in _LEVELS and _LEVELS.index(now) <= _LEVELS.index(level):
+            return
+        connection.log_level = level
+        params = connection.hop.params(level=msgspec.json.encode(level))
+        connection.request(self._relay.number(), "logging/setLevel", params, _ignored, None)
+
+    # ---- out
+
+    def _reply(self, context: tuple[Flight, Connection, Member], answer: Envelope | Problem) -> None:
+        flight, connection, member = context
+        member.calls -= 1
+        member.last_used = self._loop.time()
+        if isinstance(answer, Problem):
+            self._fail(flight, answer.reason, answer.message)
+            return
+        member.answered += 1
+        self._answered(member)
+        view = View(flight.caller.era, flight.caller.naming, self._server)
+        if answer.error:
+            failure = translate.error(flight.method, bytes(answer.error), connection.hop.era, view, flight.key)
+            frame = frames.Fail(flight.corr, failure.code, failure.message, "", failure.status)
+            self._end(flight, frame, failure.error)
+            return
+        try:
+            result = translate.result(flight.method, bytes(answer.result), connection.hop.era, view)
+        except translate.BadResult as error:
+            what = f"Upstream {self._server!r} answered {flight.method} {flight.key!r}, but {error}"
+            self._fail(flight, errors.BAD_ANSWER, what)
+            return
+        is_error = flight.method == "tools/call" and translate.is_error(result)
+        self._end(flight, frames.Reply(flight.corr, is_error), result)
+
+    def _fail(self, flight: Flight, reason: Reason, message: str) -> None:
+        if flight.stage == "done":
+            return
+        era = flight.caller.era
+        error = errors.error_object(reason, message, server=self._server, era=era)
+        self._end(flight, frames.Fail(flight.corr, reason.code_for(era), message, reason.name, reason.status), error)
+
+    def _send_failure(self, corr: int, caller: frames.Caller, reason: Reason, message: str) -> None:
+        error = errors.error_object(reason, message, server=self._server, era=caller.era)
+        self._outlet.send(frames.Fail(corr, reason.code_for(caller.era), message, reason.name, reason.status), error)
+
+    def _end(self, flight: Flight, frame: frames.Reply | frames.Fail, payload: bytes) -> None:
+        if flight.stage == "done":
+            return
+        self._outlet.send(frame, payload)
+        self._finish(flight)
+
+    def _finish(self, flight: Flight) -> None:
+        waiter = self._waiting.pop(flight.corr, None)
+        if waiter is not None:
+            waiter.withdrawn = True
+        for following in self._relay.finish(flight):
+            self._begin(following)
+        self._connections.released()
+        if not len(self._relay) and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    # ---- progress
+
+    def progress(self, connection: Connection, params: bytes) -> None:
+        """A ``notifications/progress`` of the upstream: its call's idle limit begins anew; the client may hear of it."""
+        try:
+            token = _progress(params).progressToken
+        except msgspec.DecodeError:
+            return
+        if isinstance(token, str) and token.isdigit():
+            token = int(token)
+        flight = self._relay.progress(connection.number, token, self._loop.time()) if isinstance(token, int) else None
+        if flight is None:
+            self._relay.late += 1
+            return
+        flight.progress = params[:500]
+        if flight.client_token is not None and self._forward_progress:
+            try:
+                mapped = translate.progress_params(params, flight.client_token)
+            except ValueError:
+                return
+            self._outlet.send(frames.Progress(flight.corr), mapped)
+
+    # ---- cancellation and limits
+
+    def cancel(self, corr: int, reason: str) -> None:
+        """A Cancel frame: nothing more is sent for that call, and the upstream is told."""
+        flight = self._relay.cancelled(corr)
+        if flight is not None:
+            self._give_up(flight, reason or "cancelled by the client")
+            self._finish(flight)
+
+    def close_session(self, session: str, reason: str) -> None:
+        """The end of a session cancels its calls."""
+        self._levels.pop(session, None)
+        for flight in self._relay.of_session(session):
+            self._give_up(flight, reason or "the session ended")
+            self._finish(flight)
+
+    def _give_up(self, flight: Flight, reason: str) -> None:
+        if flight.stage == "sent" and (connection := self._connections.open.get(flight.conn)) is not None:
+            connection.cancel(flight.id, reason)
+            if (member := self._connections.pool.members.get(flight.conn)) is not None:
+                member.calls -= 1
+                member.last_used = self._loop.time()
+
+    def _arm_idle_limit(self, flight: Flight) -> None:
+        if self._relay.idle_seconds is not None:
+            self._arm(flight.active + self._relay.idle_seconds)
+
+    def _arm(self, at: float | None) -> None:
+        if at is not None and at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._check)
+
+    def _check(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        for late in self._relay.expired(self._loop.time() + 0.001):
+            self._give_up(late.flight, f"{late.refusal.reason.name} reached")
+            self._fail(late.flight, late.refusal.reason, late.refusal.message)
+        self._arm(self._relay.next_deadline())
+
+    def fail_all(self, reason: Reason, message: str) -> None:
+        """End every open call with the same words."""
+        for flight in self._relay:
+            self._give_up(flight, message)
+            self._fail(flight, reason, message)
+
+    async def drained(self, seconds: float) -> bool:
+        """Wait until no call is open, ``seconds`` at most."""
+        if not len(self._relay):
+            return True
+        self._idle = self._loop.create_future()
+        await asyncio.wait([self._idle], timeout=seconds)
+        return self._idle.done()
+
+
+def _ignored(context: None, answer: Envelope | Problem) -> None:
+    """A level that the upstream does not take is no error of anybody's call."""
+
+
+def _logging(connection: Connection) -> splice.Slice | None:
+    return splice.members(connection.capabilities).get("logging")

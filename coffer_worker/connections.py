@@ -1,0 +1,410 @@
+"""The upstream's connections: opened on need, kept within limits, tried again after failures, closed when idle.
+
+Owns the effects of ``core.pool`` and of the restart policy: every start and stop of a connection happens here. Never
+looks into a call or a list; who needs to know of a change is told through ``Owner``.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+
+from coffer_common import errors
+from coffer_common.frames import Caller, State
+from coffer_common.protocol import Era
+from coffer_common.resources import McpServerConfig
+from coffer_common.restart import Restarts
+from coffer_worker.core.pool import SPARE, Join, Key, Member, Open, Pool, Use
+from coffer_worker.core.relay import Refusal
+from coffer_worker.log import UpstreamLog
+from coffer_worker.upstream.connection import Connection
+from coffer_worker.upstream.negotiate import StartFailed, Want
+from coffer_worker.upstream.pipe import Gone
+
+STOP_GRACE: Final = 4.0
+
+
+class Owner(Protocol):
+    """What the connections report to."""
+
+    def state_changed(self, state: State) -> None:
+        """The upstream's state, as the supervisor is to hear it."""
+
+    def opened(self, connection: Connection, member: Member) -> None:
+        """A connection is ready."""
+
+    def lost(self, connection: Connection, member: Member | None, gone: Gone) -> None:
+        """A connection has ended; its calls have been failed."""
+
+
+Opener = Callable[[Want], Awaitable[Connection]]
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """Someone who needs a connection. Exactly one of the two is called, unless it is withdrawn."""
+
+    caller: Caller
+    ready: Callable[[Connection, Member], None]
+    refuse: Callable[[Refusal], None]
+    withdrawn: bool = False
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """The failures of one session's own connections."""
+
+    restarts: Restarts = field(default_factory=Restarts)
+    until: float = 0.0
+    failed: bool = False
+    cause: str = ""
+
+
+class Connections:
+    """All connections to the upstream ``server``."""
+
+    def __init__(self, server: str, config: McpServerConfig, hint: str, opener: Opener, owner: Owner, log: UpstreamLog):
+        self._server = server
+        self._opener = opener
+        self._owner = owner
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._limits = config.limits
+        self.pool = Pool(server, config.isolation, config.limits)
+        self._verdict = hint
+        self.open: dict[int, Connection] = {}
+        self.restarts = Restarts()
+        self.state = State("stopped")
+        self._waiters: dict[Key, list[Waiter]] = {}
+        self._held: list[Waiter] = []
+        self._sessions: dict[str, _Trouble] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._discovering = False
+        self.stopping = False
+
+    # ---- tasks and state
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run something beside the rest, kept and ended with the connections."""
+
+        async def run() -> None:
+            await work
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.note(f"internal error: {type(error).__name__}: {error}")
+            self._loop.call_exception_handler(
+                {"message": "a task of the worker failed", "exception": error, "task": task}
+            )
+
+    def say(self, state: State) -> None:
+        """Set and report the upstream's state."""
+        if state != self.state:
+            self.state = state
+            self._owner.state_changed(state)
+
+    # ---- discovery
+
+    def discover(self) -> None:
+        """Open the connection that the lists are read from (now, or again)."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if not self._discovering and not self.stopping:
+            self._discovering = True
+            self.spawn(self._discover())
+
+    async def _discover(self) -> None:
+        self.say(State("starting", restarts=self.restarts.total))
+        # Before the verdict nobody knows the key; a guess reserves the place, so that sessions wait for this one.
+        guess = self.pool.spare_key(self.pool.era or "legacy")
+        self.pool.opening[guess] = None
+        try:
+            connection = await self._opener(Want("legacy" if self._verdict == "legacy" else "", guess.revision))
+        except StartFailed as error:
+            self._start_failed(guess, error)
+            return
+        finally:
+            self._discovering = False
+            self.pool.not_opened(guess)
+        self.pool.era = self._verdict = connection.hop.era
+        self.restarts.up(self._loop.time())
+        key = self.pool.spare_key(connection.hop.era)
+        self._admit(key, connection)
+        self._redo([*self._take(guess), *self._take_held()])
+
+    def _start_failed(self, key: Key, error: StartFailed) -> None:
+        self.pool.not_opened(key)
+        self._verdict = ""  # what was found out before may no longer be true: the next try asks again
+        if not self.open:
+            self.pool.era = ""
+        self._log.note(error.message)
+        waiting = [*self._take(key), *self._take_held()]
+        self._back_off(error.message, error.reason.name, error.stderr)
+        for waiter in waiting:
+            self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
+
+    def _back_off(self, message: str, reason: str, stderr: tuple[str, ...]) -> None:
+        verdict = self.restarts.down(self._loop.time(), random.random())
+        self._log.note(f"{verdict.state}: next try in {verdict.delay:.1f} s")
+        self.say(
+            State(
+                verdict.state,
+                message,
+                reason,
+                retry_in=verdict.delay,
+                stderr=stderr,
+                restarts=self.restarts.total,
+            )
+        )
+        self._retry_in(verdict.delay)
+
+    def _retry_in(self, delay: float) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        if not self.stopping:
+            self._retry = self._loop.call_later(delay, self.discover)
+
+    def _with_advice(self, message: str) -> str:
+        if self.state.state == "failed":
+            return f"{message}. It failed too often to be tried at once; after mending it: coffer mcp restart {self._server}"
+        return message
+
+    # ---- serving
+
+    def want(self, waiter: Waiter) -> None:
+        """Give the waiter a connection: at once where there is one."""
+        if waiter.withdrawn:
+            return
+        if self.stopping:
+            self._refuse(waiter, Refusal(errors.UPSTREAM_STOPPED, f"Upstream {self._server!r} is being stopped"))
+        elif not self.pool.era:
+            self._want_undiscovered(waiter)
+        else:
+            found = self.pool.find(waiter.caller)
+            if isinstance(found, Use):
+                self._serve(waiter, found.member)
+            elif isinstance(found, Join):
+                self._waiters.setdefault(found.key, []).append(waiter)
+            elif isinstance(found, Refusal):
+                self._refuse(waiter, found)
+            elif not self._kept_waiting(waiter, found.key):
+                self._waiters.setdefault(found.key, []).append(waiter)
+                self._start(found)
+
+    def _want_undiscovered(self, waiter: Waiter) -> None:
+        if self.state.state == "failed" and not self._discovering:
+            cause = self._with_advice(self.state.message)
+            self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, cause))
+            return
+        self._held.append(waiter)
+        if not self._discovering and self._retry is None:
+            self.discover()
+
+    def _kept_waiting(self, waiter: Waiter, key: Key) -> bool:
+        """Whether opening must wait (or is refused) because earlier ones failed."""
+        trouble = self._sessions.get(key.session)
+        now = self._loop.time()
+        if trouble is not None and now < trouble.until:
+            if trouble.failed:
+                what = f"its connections for this session keep failing ({trouble.cause})"
+                self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, f"Upstream {self._server!r}: {what}"))
+            else:
+                self._loop.call_later(trouble.until - now, self.want, waiter)
+            return True
+        if self.state.state == "failed":
+            self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, self._with_advice(self.state.message)))
+            return True
+        if self._retry is not None:
+            self._held.append(waiter)
+            return True
+        return False
+
+    def _serve(self, waiter: Waiter, member: Member) -> None:
+        connection = self.open.get(member.number)
+        if connection is None:  # its end is being dealt with in this very turn
+            self._loop.call_soon(self.want, waiter)
+            return
+        member.last_used = self._loop.time()
+        waiter.ready(connection, member)
+
+    @staticmethod
+    def _refuse(waiter: Waiter, refusal: Refusal) -> None:
+        if not waiter.withdrawn:
+            waiter.withdrawn = True
+            waiter.refuse(refusal)
+
+    def _take(self, key: Key) -> list[Waiter]:
+        return self._waiters.pop(key, [])
+
+    def _take_held(self) -> list[Waiter]:
+        held, self._held = self._held, []
+        return held
+
+    def _redo(self, waiters: list[Waiter]) -> None:
+        for waiter in waiters:
+            self.want(waiter)
+
+    # ---- opening
+
+    def open_for(self, era: Era) -> None:
+        """Open a connection of that era for the lists, where there is none (a dual-era upstream's legacy side)."""
+        key = self.pool.spare_key(era)
+        if key not in self.pool.opening and not any(c.hop.era == era for c in self.open.values()):
+            self._start(Open(key))
+
+    def _start(self, order: Open) -> None:
+        self.pool.opening[order.key] = None
+        if order.evict is not None:
+            connection = self.open.get(order.evict.number)
+            self.pool.gone(order.evict.number)
+            if connection is not None:
+                self.spawn(self.close(connection, "its place is needed for a session"))
+        self.spawn(self._open(order.key))
+
+    async def _open(self, key: Key) -> None:
+        try:
+            connection = await self._opener(Want(key.era, key.revision))
+        except StartFailed as error:
+            self._not_opened(key, error)
+            return
+        finally:
+            self.pool.not_opened(key)
+        if key.era == "legacy" and self.pool.era == "modern":
+            self.pool.legacy_side = True
+        self._admit(key, connection)
+        self._redo(self._take(key))
+
+    def _not_opened(self, key: Key, error: StartFailed) -> None:
+        self.pool.not_opened(key)
+        self._log.note(error.message)
+        waiters = self._take(key)
+        if key.era == "legacy" and self.pool.era == "modern" and self.pool.legacy_side is None:
+            # It speaks the modern era only: its legacy callers are served over that.
+            self.pool.legacy_side = False
+            self._log.note("no legacy side: legacy clients are served over its modern connection")
+            self._redo(waiters)
+            return
+        self._back_off(error.message, error.reason.name, error.stderr)
+        for waiter in waiters:
+            self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
+
+    def _admit(self, key: Key, connection: Connection) -> None:
+        now = self._loop.time()
+        member = self.pool.opened(key, connection.number, connection.hop.revision, now)
+        self.open[connection.number] = connection
+        self._arm_idle()
+        self._owner.opened(connection, member)
+
+    # ---- ends
+
+    def gone(self, connection: Connection, gone: Gone) -> None:
+        """A connection has ended, deliberately or not."""
+        was_open = self.open.pop(connection.number, None)
+        member = self.pool.gone(connection.number)
+        if was_open is None:
+            return
+        if not gone.deliberate:
+            self._log.note(gone.message)
+        self._owner.lost(connection, member, gone)
+        if member is None or gone.deliberate or self.stopping:
+            return
+        if gone.code == 0 and member.answered:
+            # It did its work and left: no failure, and nothing to wait for. It is started again at the next call.
+            self.say(
+                _with(self.state, f"{gone.message} after {member.answered} answered call(s); started again on need")
+            )
+        elif member.key.session in (SPARE, ""):
+            self._back_off(gone.message, errors.UPSTREAM_EXITED.name, gone.stderr)
+        else:
+            self._session_failed(member, gone)
+
+    def _session_failed(self, member: Member, gone: Gone) -> None:
+        """The crash of one session's connection backs off that session only."""
+        trouble = self._sessions.setdefault(member.key.session, _Trouble())
+        now = self._loop.time()
+        verdict = trouble.restarts.down(now, random.random())
+        trouble.until, trouble.failed, trouble.cause = now + verdict.delay, verdict.state == "failed", gone.message
+        self.restarts.total += 1
+        if self.open or self.pool.opening:
+            self.say(_with(self.state, gone.message, restarts=self.restarts.total))
+        else:
+            self.say(
+                State(
+                    "backoff",
+                    gone.message,
+                    errors.UPSTREAM_EXITED.name,
+                    retry_in=verdict.delay,
+                    stderr=gone.stderr,
+                    restarts=self.restarts.total,
+                )
+            )
+            self._retry_in(verdict.delay)
+
+    def session_up(self, member: Member) -> None:
+        """A call of that session was answered."""
+        trouble = self._sessions.get(member.key.session)
+        if trouble is not None and trouble.restarts.failures:
+            trouble.restarts.up(self._loop.time())
+
+    def close_session(self, session: str) -> None:
+        """A session has ended: so do the connections that were its own."""
+        self._sessions.pop(session, None)
+        for member in self.pool.of_session(session):
+            if (connection := self.open.get(member.number)) is not None:
+                self.spawn(self.close(connection, "its session ended"))
+                self.pool.gone(member.number)
+
+    async def close(self, connection: Connection, reason: str) -> None:
+        """End one connection in good order."""
+        if connection.pipe is not None:
+            await connection.pipe.close(STOP_GRACE, reason)
+
+    def _arm_idle(self) -> None:
+        at = self.pool.next_idle()
+        if at is not None and self._idle is None and not self.stopping:
+            self._idle = self._loop.call_at(max(at, self._loop.time() + 0.05), self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle = None
+        for member in self.pool.idle(self._loop.time()):
+            self.pool.gone(member.number)
+            if (connection := self.open.get(member.number)) is not None:
+                self.spawn(self.close(connection, "it was idle"))
+        self._arm_idle()
+
+    def released(self) -> None:
+        """Something ended that kept a connection busy."""
+        if self._idle is None:
+            self._arm_idle()
+
+    async def stop(self, reason: str) -> None:
+        """End all connections; nobody is served any more."""
+        self.stopping = True
+        for handle in (self._retry, self._idle):
+            if handle is not None:
+                handle.cancel()
+        waiting = [*self._take_held(), *(w for waiters in self._waiters.values() for w in waiters)]
+        self._waiters.clear()
+        for waiter in waiting:
+            self._refuse(
+                waiter, Refusal(errors.UPSTREAM_STOPPED, f"Upstream {self._server!r} is being stopped: {reason}")
+            )
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*(self.close(c, reason) for c in list(self.open.values())), return_exceptions=True)
+        await asyncio.gather(*list(self._tasks), return_exceptions=True)
+
+
+def _with(state: State, message: str, restarts: int | None = None) -> State:
+    return msgspec.structs.replace(state, message=message, restarts=state.restarts if restarts is None else restarts)

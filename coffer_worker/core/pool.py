@@ -1,0 +1,174 @@
+"""Which connection to the upstream serves which caller.
+
+Owns the keys of connections, how many there may be, the handing over of the one that discovery left warm, and when one
+has been idle long enough to be closed. Never opens or closes one: it says what is to be done. Times are monotonic.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from coffer_common import errors, protocol
+from coffer_common.frames import Caller
+from coffer_common.protocol import Era
+from coffer_common.resources import Isolation, Limits
+from coffer_worker.core import bridge
+from coffer_worker.core.relay import Refusal
+
+SPARE: Final = "\0spare"
+SHARED: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Calls with equal keys share a connection. ``session`` is SHARED for one that serves all, SPARE for the warm one
+    that serves nobody yet."""
+
+    era: Era
+    revision: str
+    session: str
+    capabilities: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """An open connection. ``asked``: the revision it was opened with; ``key.revision``: what was agreed on."""
+
+    number: int
+    key: Key
+    asked: str
+    last_used: float
+    calls: int = 0
+    answered: int = 0
+    subscriptions: int = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything depends on it now."""
+        return self.calls > 0 or self.subscriptions > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Serve the caller on this connection."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Such a connection is being opened: wait for it."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open one; ``evict`` is to be closed for it (warm, idle, and of no use to this caller)."""
+
+    key: Key
+    evict: Member | None = None
+
+
+@dataclass(slots=True)
+class Pool:
+    """The connections of one upstream. ``era`` is the verdict of negotiation ("" before it)."""
+
+    server: str
+    isolation: Isolation
+    limits: Limits
+    era: Literal["", "legacy", "modern"] = ""
+    legacy_side: bool | None = None
+    members: dict[int, Member] = field(default_factory=dict)
+    opening: dict[Key, None] = field(default_factory=dict)
+
+    def spare_key(self, era: Era) -> Key:
+        """The key under which discovery opens its connection."""
+        return self._key(era, None)
+
+    def key_for(self, caller: Caller) -> Key:
+        """The key of the connection that serves ``caller``; needs the verdict."""
+        era = bridge.served_in(caller.era, self.era or "legacy", legacy_side=self.legacy_side)
+        return self._key(era, caller)
+
+    def _key(self, era: Era, caller: Caller | None) -> Key:
+        own = SPARE if caller is None else caller.session
+        if era == "modern":
+            # Capabilities travel with each request there.
+            return Key("modern", protocol.LATEST_MODERN, own if self.isolation == "session" else SHARED)
+        if self.isolation == "shared":
+            return Key("legacy", protocol.LATEST_LEGACY, SHARED, bridge.capability_set(None))
+        return Key("legacy", bridge.legacy_revision(caller), own, bridge.capability_set(caller))
+
+    def find(self, caller: Caller) -> Use | Join | Open | Refusal:
+        """What serves ``caller``."""
+        key = self.key_for(caller)
+        spare: Member | None = None
+        for member in self.members.values():
+            if member.key.session == SPARE and member.key.era == key.era:
+                spare = member
+            elif _serves(member, key):
+                return Use(member)
+        if key in self.opening:
+            return Join(key)
+        if spare is not None and _serves(spare, key, any_session=True):
+            spare.key = Key(spare.key.era, spare.key.revision, key.session, spare.key.capabilities)
+            return Use(spare)
+        if self._spare_opening(key):
+            return Join(self.spare_key(key.era))
+        return self._open(key)
+
+    def _spare_opening(self, key: Key) -> bool:
+        """Whether discovery is opening just what this caller needs: better to wait than to start a second one."""
+        spare = self.spare_key(key.era)
+        return spare in self.opening and (spare.revision, spare.capabilities) == (key.revision, key.capabilities)
+
+    def _open(self, key: Key) -> Open | Refusal:
+        if len(self.members) + len(self.opening) < self.limits.max_connections:
+            return Open(key)
+        evict = next((m for m in self.members.values() if m.key.session == SPARE and not m.busy), None)
+        if evict is not None:
+            return Open(key, evict)
+        return Refusal(
+            errors.CONNECTION_LIMIT,
+            f"Upstream {self.server!r} already has {self.limits.max_connections} connections, its limit: each session "
+            "has its own. Close a client, raise max_connections, or use `--isolation shared`",
+        )
+
+    def opened(self, key: Key, number: int, agreed: str, now: float) -> Member:
+        """A connection of that key is open, at the revision ``agreed``."""
+        self.opening.pop(key, None)
+        made = Key(key.era, agreed, key.session, key.capabilities)
+        member = self.members[number] = Member(number, made, key.revision, now)
+        return member
+
+    def not_opened(self, key: Key) -> None:
+        """Opening it failed."""
+        self.opening.pop(key, None)
+
+    def gone(self, number: int) -> Member | None:
+        """That connection is no more."""
+        return self.members.pop(number, None)
+
+    def of_session(self, session: str) -> list[Member]:
+        """The connections that belong to one session alone."""
+        return [m for m in self.members.values() if m.key.session == session]
+
+    def idle(self, now: float) -> list[Member]:
+        """The connections to close: nothing depends on them, and nothing has for the idle time."""
+        limit = self.limits.idle_close_seconds
+        return [m for m in self.members.values() if not m.busy and now - m.last_used >= limit]
+
+    def next_idle(self) -> float | None:
+        """When the first connection may become idle for long enough."""
+        limit = self.limits.idle_close_seconds
+        return min((m.last_used + limit for m in self.members.values() if not m.busy), default=None)
+
+
+def _serves(member: Member, key: Key, *, any_session: bool = False) -> bool:
+    have = member.key
+    return (
+        (any_session or have.session == key.session)
+        and have.era == key.era
+        and have.capabilities == key.capabilities
+        and key.revision in (have.revision, member.asked)
+    )

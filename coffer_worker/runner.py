@@ -1,0 +1,350 @@
+"""One upstream, whole: frames from the supervisor on one side, connections on the other.
+
+Owns the wiring of the worker's rooms, the upstream's state as the supervisor hears it, and the worker's end. Never speaks
+a protocol itself and decides nothing that a ``core`` module could.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from coffer_common import errors, frames
+from coffer_common.frames import State
+from coffer_common.resources import HttpServer, StdioServer
+from coffer_worker import dump
+from coffer_worker.calls import Calls, Outlet
+from coffer_worker.connections import Connections
+from coffer_worker.control import Figures
+from coffer_worker.core import catalogue, translate
+from coffer_worker.core.pool import SHARED, SPARE, Member
+from coffer_worker.core.relay import Relay
+from coffer_worker.lists import Lists
+from coffer_worker.log import UpstreamLog, secrets_in
+from coffer_worker.process.environ import SpawnError
+from coffer_worker.process.spawn import Launch, Spawner
+from coffer_worker.subscribing import Subscribing
+from coffer_worker.upstream.connection import Connection, number_of
+from coffer_worker.upstream.negotiate import Negotiation, StartFailed, Want
+from coffer_worker.upstream.pipe import Gone
+from coffer_worker.upstream.stdio import StdioPipe
+
+_CLIENT_NAME: Final = "coffer"
+
+
+class Runner:
+    """The upstream ``name``. ``outlet`` takes bulk frames, ``post`` control frames; ``finished`` is set at the end."""
+
+    def __init__(self, name: str, outlet: Outlet, post: Any) -> None:
+        self._name = name
+        self._outlet = outlet
+        self._post = post
+        self._loop = asyncio.get_running_loop()
+        self.finished = asyncio.Event()
+        self._early: list[tuple[Any, bytes]] = []
+        self._config: StdioServer | None = None
+        self._state = State("starting")
+        self._identity: Connection | None = None
+        self._bytes = [0, 0]
+        self._refreshes: list[frames.Refresh] = []
+        self._raw_sessions: dict[str, None] = {}
+        self._stopping: asyncio.Task[None] | None = None
+        self._spawner: Spawner | None = None
+
+    # ---- beginning
+
+    def configure(self, frame: frames.Configure) -> None:
+        """The Configure frame: build the rooms and begin to discover."""
+        if self._config is not None or self._stopping is not None:
+            return
+        if isinstance(frame.config, HttpServer):
+            self.state_changed(State("failed", "HTTP upstreams are not built yet", errors.START_FAILED.name))
+            return
+        config = self._config = frame.config
+        self._run = frame.run
+        self._client_info = msgspec.json.encode({"name": _CLIENT_NAME, "version": frame.coffer_version})
+        self._log = UpstreamLog(Path(frame.logs_dir) / f"upstream-{self._name}.log", secrets_in(config.env))
+        self._launch = Launch(config.command, config.args, config.env, config.path, config.cwd)
+        self._spawner = Spawner(self._name, Path(frame.records_dir))
+        self._spawner.adopt_orphans()
+        self._relay = Relay(self._name, config.limits)
+        self._connections = Connections(self._name, config, frame.era_hint, self._open, self, self._log)
+        self._lists = Lists(
+            self._name, config.limits, self._outlet, self._log, self._connections.spawn, self._lists_changed
+        )
+        self._calls = Calls(
+            self._name, config, self._relay, self._connections, self._outlet, self._connections.session_up
+        )
+        self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
+        self._connections.discover()
+        early, self._early = self._early, []
+        for held, payload in early:
+            self.bulk(held, payload)
+
+    async def _open(self, want: Want) -> Connection:
+        """A negotiated connection. Raises StartFailed."""
+        config, spawner = self._config, self._spawner
+        assert config is not None
+        assert spawner is not None
+
+        async def start() -> Connection:
+            connection = Connection(self._relay.number(), self._name, self._relay.number, self)
+            try:
+                connection.pipe = await StdioPipe.start(
+                    self._name, spawner, self._launch, connection, self._log, config.limits.line_bytes
+                )
+            except SpawnError as error:
+                raise StartFailed(
+                    errors.START_FAILED, f"Upstream {self._name!r} cannot be started: {self._log.mask(str(error))}"
+                ) from None
+            return connection
+
+        return await Negotiation(self._name, start, self._client_info, config.limits).run(want)
+
+    # ---- frames
+
+    def bulk(self, frame: Any, payload: bytes) -> None:
+        """A bulk frame; what comes before Configure waits for it."""
+        if self._config is None:
+            self._early.append((frame, payload))
+            return
+        match frame:
+            case frames.Call():
+                if frame.caller.naming == "raw":
+                    self._raw_sessions[frame.caller.session] = None
+                self._calls.call(frame, payload)
+            case frames.Subscribe():
+                self._subscribing.subscribe(frame)
+            case frames.Unsubscribe():
+                self._subscribing.unsubscribe(frame)
+            case frames.SetLevel():
+                self._raw_sessions[frame.caller.session] = None
+                self._calls.set_level(frame.caller.session, frame.level)
+            case _:
+                return  # asks are not carried yet: neither answers nor roots are of use
+
+    def control(self, frame: Any) -> None:
+        """A control frame."""
+        match frame:
+            case frames.Configure():
+                self.configure(frame)
+            case frames.Stop():
+                self.stop(frame.drain, frame.reason)
+            case frames.Dump():
+                self._dump(frame.corr)
+            case _ if self._config is None:
+                self._early = [(f, p) for f, p in self._early if not _cancels(frame, f)]
+            case frames.Cancel():
+                self._calls.cancel(frame.corr, frame.reason)
+            case frames.CloseSession():
+                self._calls.close_session(frame.session, frame.reason)
+                self._lists.close_session(frame.session)
+                self._connections.close_session(frame.session)
+                self._raw_sessions.pop(frame.session, None)
+            case frames.Refresh():
+                self._refresh(frame)
+            case _:
+                return
+
+    # ---- lists
+
+    def _refresh(self, frame: frames.Refresh) -> None:
+        era = frame.era or self._connections.pool.era
+        if self._state.state in ("backoff", "failed"):
+            self._fail_refresh(frame, self._state.message)
+        elif era == "legacy" and self._connections.pool.legacy_side is False:
+            self._fail_refresh(frame, f"Upstream {self._name!r} has no legacy side")
+        else:
+            self._refreshes.append(frame)
+            if not era:
+                return  # discovery is under way, and ends in a reading
+            connection = self._lists.primary.get(era)
+            if connection is not None:
+                self._connections.spawn(self._read(connection))
+            elif era == self._connections.pool.era:
+                self._connections.discover()
+            else:
+                self._connections.open_for(era)
+
+    def _fail_refresh(self, frame: frames.Refresh, message: str) -> None:
+        reason = errors.UPSTREAM_FAILED
+        error = errors.error_object(reason, message, server=self._name)
+        self._outlet.send(frames.Fail(frame.corr, reason.legacy_code, message, reason.name, reason.status), error)
+
+    async def _read(self, connection: Connection) -> None:
+        await self._lists.read(connection)
+        if connection.gone is not None:
+            return
+        era = connection.hop.era
+        answered = [f for f in self._refreshes if (f.era or self._connections.pool.era) == era]
+        self._refreshes = [f for f in self._refreshes if f not in answered]
+        for frame in answered:
+            self._outlet.send(frames.Reply(frame.corr), b"{}")
+
+    def _lists_changed(self) -> None:
+        if self._identity is not None and self._state.state in ("starting", "ready", "backoff"):
+            self._say_ready()
+
+    # ---- state (Owner)
+
+    def state_changed(self, state: State) -> None:
+        """Tell the supervisor."""
+        self._state = state
+        if state.state in ("backoff", "failed"):
+            failed, self._refreshes = self._refreshes, []
+            for frame in failed:
+                self._fail_refresh(frame, state.message)
+        self._post(state)
+
+    def _say_ready(self) -> None:
+        identity, pool = self._identity, self._connections.pool
+        assert identity is not None
+        self._connections.say(
+            State(
+                "ready",
+                self._lists.trouble(identity.hop.era),
+                era=identity.hop.era,
+                revision=identity.hop.revision,
+                server_info=identity.server_info,
+                capabilities=identity.capabilities,
+                instructions=identity.instructions,
+                restarts=self._connections.restarts.total,
+                dual_era=bool(pool.legacy_side),
+            )
+        )
+
+    def opened(self, connection: Connection, member: Member) -> None:
+        """A connection is ready: the first of the upstream's own era shows who it is and what it lists."""
+        if self._lists.adopt(connection):
+            if connection.hop.era == self._connections.pool.era:
+                self._identity = connection
+            self._subscribing.opened(connection)
+            self._connections.spawn(self._read(connection))
+        elif self._identity is not None:
+            self._say_ready()
+
+    def lost(self, connection: Connection, member: Member | None, gone: Gone) -> None:
+        """A connection has ended."""
+        if connection.pipe is not None:
+            self._bytes[0] += connection.pipe.bytes_in
+            self._bytes[1] += connection.pipe.bytes_out
+        self._lists.forget(connection)
+        self._subscribing.lost(connection, deliberate=gone.deliberate)
+        self._relay.strays.pop(connection.number, None)
+
+    # ---- what comes from the upstream (Events)
+
+    def notification(self, connection: Connection, method: str, params: bytes) -> None:
+        """A notification of the upstream."""
+        if method == "notifications/progress":
+            self._calls.progress(connection, params)
+        elif method == "notifications/message":
+            self._log.message(params)
+            self._pass_message_on(connection, params)
+        elif method in catalogue.CHANGED:
+            self._list_changed(connection, params)
+        elif method == "notifications/resources/updated":
+            self._subscribing.updated(connection, params)
+        elif method == "notifications/subscriptions/acknowledged":
+            self._subscribing.acknowledged(connection, params)
+
+    def _list_changed(self, connection: Connection, params: bytes) -> None:
+        member = self._connections.pool.members.get(connection.number)
+        if not connection.negotiated or member is None or not self._subscribing.heard(connection, params):
+            return
+        if self._lists.primary.get(connection.hop.era) is connection:
+            self._lists.announced(connection, "")
+        elif member.key.session not in (SPARE, SHARED):
+            self._lists.announced(connection, member.key.session)
+
+    def _pass_message_on(self, connection: Connection, params: bytes) -> None:
+        """A log message reaches clients of the pass-through endpoint only, and only where it is certain whose it is."""
+        member = self._connections.pool.members.get(connection.number)
+        if member is None:
+            return
+        candidates = self._relay.of_connection(connection.number)
+        sessions = {flight.caller.session for flight in candidates}
+        if member.key.session not in (SPARE, SHARED):
+            sessions = {member.key.session}
+        if len(sessions) != 1 or not sessions <= self._raw_sessions.keys():
+            return
+        payload = translate.notification_params(params)
+        corr = candidates[0].corr if len(candidates) == 1 else 0
+        to = () if corr else tuple(sessions)
+        self._outlet.send(frames.Notify("notifications/message", corr, to), payload)
+
+    def chatter(self, connection: Connection, line: bytes) -> None:
+        """A line on stdout that is no message."""
+        self._log.stdout(line)
+
+    def stray(self, connection: Connection, id: bytes) -> None:
+        """An answer to nothing that is open: late, or wrong."""
+        never = self._relay.stray(connection.number, number_of(id))
+        what = "an answer to a request that was never made" if never else "a late answer"
+        self._log.fault(f"dropped {what}: id {id[:40].decode(errors='replace')}")
+
+    def gone(self, connection: Connection, gone: Gone) -> None:
+        """A connection has ended."""
+        self._connections.gone(connection, gone)
+
+    # ---- figures and dumps
+
+    def figures(self) -> Figures:
+        """How things stand, for heartbeat and title."""
+        if self._config is None:
+            return Figures(state=self._state.state)
+        oldest = self._relay.oldest()
+        pipes = [c.pipe for c in self._connections.open.values() if c.pipe is not None]
+        return Figures(
+            self._state.state,
+            self._relay.in_flight,
+            self._relay.queued,
+            # The loop's clock is the monotonic one.
+            None if oldest is None else oldest.admitted,
+            "" if oldest is None else oldest.key,
+            len(self._connections.open),
+            self._bytes[0] + sum(pipe.bytes_in for pipe in pipes),
+            self._bytes[1] + sum(pipe.bytes_out for pipe in pipes),
+            () if self._spawner is None else tuple(self._spawner.pids),
+        )
+
+    def _dump(self, corr: int) -> None:
+        if self._config is None:
+            body = dump.empty()
+        else:
+            pids = [] if self._spawner is None else self._spawner.pids
+            body = dump.of(
+                self._relay, self._config.limits, pids, list(self._log.tail), self._log.mask, time.monotonic()
+            )
+        self._post(frames.Dumped(corr), msgspec.json.encode(body))
+
+    def pressure(self, on: bool) -> None:
+        """The supervisor takes frames slower than they come: let the upstream wait too."""
+        for connection in self._connections.open.values() if self._config is not None else ():
+            if connection.pipe is not None:
+                (connection.pipe.pause if on else connection.pipe.resume)()
+
+    # ---- the end
+
+    def stop(self, drain: float, reason: str) -> None:
+        """No new calls; open ones have ``drain`` seconds; then the upstream and the worker end."""
+        if self._stopping is None:
+            self._stopping = self._loop.create_task(self._stop(drain, reason))
+
+    async def _stop(self, drain: float, reason: str) -> None:
+        if self._config is not None:
+            self._connections.stopping = True
+            self._connections.say(State("stopping", reason, restarts=self._connections.restarts.total))
+            await self._calls.drained(drain)
+            self._calls.fail_all(errors.UPSTREAM_STOPPED, f"Upstream {self._name!r} was stopped: {reason}")
+            await self._connections.stop(reason)
+            if self._spawner is not None:
+                await self._spawner.stop_all(1.0, reason)
+            self._log.close()
+        self.finished.set()
+
+
+def _cancels(control: Any, held: Any) -> bool:
+    return isinstance(control, frames.Cancel) and getattr(held, "corr", 0) == control.corr

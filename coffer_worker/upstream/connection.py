@@ -1,0 +1,234 @@
+"""One MCP connection to an upstream: requests out, answers to whom they belong, the rest to its owner.
+
+Owns the table of open requests, and what a line is (answer, request, notification, chatter). Never decides about eras,
+limits or restarts, and never decodes a result. Source: JSON-RPC 2.0; MCP base protocol, Messages.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coffer_common import errors, jsonrpc
+from coffer_common.errors import Reason
+from coffer_common.jsonrpc import Envelope
+from coffer_worker.core import bridge, splice
+from coffer_worker.core.framing import TooLong
+from coffer_worker.core.translate import Hop
+from coffer_worker.upstream.pipe import Gone, Pipe
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request got no usable answer; Coffer's own words."""
+
+    reason: Reason
+    message: str
+
+
+Handler = Callable[[Any, Envelope | Problem], None]
+
+
+class Events(Protocol):
+    """The owner of connections; called on the loop."""
+
+    def notification(self, connection: "Connection", method: str, params: bytes) -> None:
+        """The upstream's notification; ``params`` is raw JSON, empty where absent."""
+
+    def chatter(self, connection: "Connection", line: bytes) -> None:
+        """A line that is no message."""
+
+    def stray(self, connection: "Connection", id: bytes) -> None:
+        """An answer to nothing that is open."""
+
+    def gone(self, connection: "Connection", gone: Gone) -> None:
+        """The connection has ended; its open requests have been told."""
+
+
+class UpstreamError(Exception):
+    """The upstream answered a request of Coffer's own with an error; ``raw`` is its error object."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        try:
+            found = splice.members(raw)
+            self.code = int(bytes(found.get("code", b"0")))
+            self.message = splice.text(found.get("message")) or ""
+        except ValueError:
+            self.code, self.message = 0, raw[:200].decode(errors="replace")
+        super().__init__(f"error {self.code}: {self.message}")
+
+
+class Unanswered(Exception):
+    """A request of Coffer's own got no usable answer."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Connection:
+    """``number`` is unique in the worker's life; what negotiation found stands in the other attributes."""
+
+    def __init__(self, number: int, server: str, new_id: Callable[[], int], events: Events) -> None:
+        self.number = number
+        self.server = server
+        self.pipe: Pipe | None = None
+        self.hop = Hop("legacy", "", b"{}", b"{}")
+        self.server_info = b"{}"
+        self.capabilities = b"{}"
+        self.instructions = ""
+        self.negotiated = False
+        self.log_level = ""
+        self.gone: Gone | None = None
+        self._new_id = new_id
+        self._events = events
+        self._pending: dict[int, tuple[Handler, Any]] = {}
+
+    # ---- out
+
+    def request(self, id: int, method: str, params: bytes, handler: Handler, context: Any) -> None:
+        """Send a request under ``id``; ``handler(context, answer or Problem)`` is called exactly once, unless it is
+        cancelled."""
+        self._pending[id] = (handler, context)
+        if self.gone is not None or self.pipe is None:
+            problem = Problem(errors.UPSTREAM_EXITED, self.gone.message if self.gone else "not connected")
+            asyncio.get_running_loop().call_soon(self._settle, id, problem)
+            return
+        self.pipe.send(jsonrpc.request(b"%d" % id, method, params))
+
+    def notify(self, method: str, params: bytes = b"") -> None:
+        """Send a notification."""
+        if self.pipe is not None and self.gone is None:
+            self.pipe.send(jsonrpc.notification(method, params))
+
+    def cancel(self, id: int, reason: str) -> None:
+        """Give up an open request: its answer will be dropped, the upstream is told once."""
+        if self._pending.pop(id, None) is not None and self.pipe is not None and self.gone is None:
+            self.pipe.cancel(id, reason)
+
+    def forget(self, id: int) -> None:
+        """Give up an open request in silence (``initialize`` and the probe are never cancelled)."""
+        self._pending.pop(id, None)
+
+    async def ask(self, method: str, params: bytes, timeout: float | None = None, *, cancel: bool = True) -> bytes:
+        """A request of Coffer's own: the raw result. Raises UpstreamError, Unanswered, TimeoutError."""
+        id, future = self.begin(method, params)
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        finally:
+            if cancel:
+                self.cancel(id, "no longer wanted")
+            else:
+                self.forget(id)
+
+    def begin(self, method: str, params: bytes) -> tuple[int, "asyncio.Future[bytes]"]:
+        """Send a request of Coffer's own; its id, and the future of its raw result."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        id = self._new_id()
+        self.request(id, method, params, _resolve, future)
+        return id, future
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that wait for an answer."""
+        return len(self._pending)
+
+    # ---- in (Receiver)
+
+    def line(self, line: bytes) -> None:
+        """One line from the upstream."""
+        envelope = splice.message(line)
+        if envelope is None:
+            if line[:1] != b"[" or not self._batch(line):
+                self._events.chatter(self, line)
+            return
+        if not line.isascii():
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                self._garbled(envelope, line)
+                return
+        self._message(envelope)
+
+    def _batch(self, line: bytes) -> bool:
+        """A batch of messages, which the revision 2025-03-26 allows."""
+        try:
+            found = [splice.message(bytes(item)) for item in splice.items(line)]
+        except ValueError:
+            return False
+        for envelope in found:
+            if envelope is not None:
+                self._message(envelope)
+        return any(envelope is not None for envelope in found)
+
+    def _message(self, envelope: Envelope) -> None:
+        method = envelope.method
+        if isinstance(method, str):
+            if envelope.id:
+                self._answer(envelope.raw_id, method)
+            else:
+                self._events.notification(self, method, bytes(envelope.params))
+            return
+        id = number_of(envelope.raw_id)
+        if id is None or not self._settle(id, envelope):
+            self._events.stray(self, envelope.raw_id)
+
+    def _settle(self, id: int, answer: Envelope | Problem) -> bool:
+        entry = self._pending.pop(id, None)
+        if entry is None:
+            return False
+        entry[0](entry[1], answer)
+        return True
+
+    def _answer(self, id: bytes, method: str) -> None:
+        """A request of the upstream: answered here, for none is carried to a client yet."""
+        if self.pipe is None or not jsonrpc.is_id(id):
+            return
+        answer = bridge.answer(method)
+        write = jsonrpc.error_response if answer.error else jsonrpc.response
+        self.pipe.send(write(id, answer.payload))
+
+    def _garbled(self, envelope: Envelope, line: bytes) -> None:
+        self._events.chatter(self, line)
+        id = number_of(envelope.raw_id)
+        if id is not None and envelope.kind == "response":
+            self._settle(id, Problem(errors.BAD_ANSWER, f"Upstream {self.server!r} answered with invalid UTF-8"))
+
+    def too_long(self, found: TooLong) -> None:
+        """An answer over the limit fails its call; where nobody knows whose it was, every open call."""
+        limit = (
+            f"Upstream {self.server!r} sent a message of more than {found.size - 1} bytes, over its limit line_bytes"
+        )
+        problem = Problem(errors.LINE_LIMIT, limit)
+        self._events.chatter(self, limit.encode())
+        if found.id is not None:
+            self._settle(found.id, problem)
+        elif found.final:
+            for id in list(self._pending):
+                self._settle(id, problem)
+
+    def closed(self, gone: Gone) -> None:
+        """The pipe has ended: every open request fails at once."""
+        self.gone = gone
+        for id in list(self._pending):
+            self._settle(id, Problem(errors.UPSTREAM_EXITED, gone.message))
+        self._events.gone(self, gone)
+
+
+def number_of(raw: bytes) -> int | None:
+    """An id of ours, also where the peer made a string of it."""
+    digits = raw[1:-1] if raw[:1] == b'"' else raw
+    return int(digits) if digits.isdigit() and len(digits) < 19 else None
+
+
+def _resolve(future: "asyncio.Future[bytes]", answer: Envelope | Problem) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Problem):
+        future.set_exception(Unanswered(answer))
+    elif answer.error:
+        future.set_exception(UpstreamError(bytes(answer.error)))
+    else:
+        future.set_result(bytes(answer.result))

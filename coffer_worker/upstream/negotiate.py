@@ -1,0 +1,236 @@
+"""Which era and revision a connection speaks: ``server/discover`` first, ``initialize`` where that means nothing.
+
+Owns the handshake of one connection, second processes included where an upstream needs a fresh one. Never keeps a
+verdict (the caller does) and never retries a failure. Source: MCP 2026-07-28, Versioning and Discovery; Lifecycle.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from coffer_common import errors, protocol
+from coffer_common.errors import Reason
+from coffer_common.resources import Limits
+from coffer_worker.core import bridge, splice
+from coffer_worker.core.translate import Hop
+from coffer_worker.upstream.connection import Connection, Unanswered, UpstreamError
+
+PROBE_SECONDS: Final = 5.0
+_CLOSE_SECONDS: Final = 2.0
+_MODERN_ERRORS: Final = (protocol.HEADER_MISMATCH, protocol.MISSING_CAPABILITY, protocol.UNSUPPORTED_VERSION)
+_PROMPT: Final = re.compile(r"(?i)\(y(/n)?\)|\[y/n\]|proceed\?|press any key|password:")
+
+Start = Callable[[], Awaitable[Connection]]
+
+
+class StartFailed(Exception):
+    """A connection could not be made. ``answered``: the upstream lives and refused; ``stderr``: its last lines."""
+
+    def __init__(self, reason: Reason, message: str, *, stderr: tuple[str, ...] = (), answered: bool = False) -> None:
+        super().__init__(message)
+        self.reason, self.message, self.stderr, self.answered = reason, message, stderr, answered
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What to negotiate. ``era`` "" finds out; ``revision`` is for the handshake; ``capabilities`` what to declare."""
+
+    era: Literal["", "legacy", "modern"]
+    revision: str
+    capabilities: dict[str, Any] = field(default_factory=lambda: bridge.declared(None))
+
+
+class Negotiation:
+    """One connection being made to ``server``. ``start`` begins a fresh transport; each has ``limits.start_seconds``."""
+
+    def __init__(self, server: str, start: Start, client_info: bytes, limits: Limits) -> None:
+        self._server = server
+        self._start = start
+        self._client_info = client_info
+        self._limits = limits
+        self._connection: Connection | None = None
+        self._probe: asyncio.Future[bytes] | None = None
+        self._probe_id = 0
+
+    async def run(self, want: Want) -> Connection:
+        """A connection ready for use. Raises StartFailed; then nothing of it is left running."""
+        try:
+            return await self._run(want)
+        except BaseException as error:
+            reason = "it did not start" if isinstance(error, Exception) else "it is no longer wanted"
+            await self._drop(reason)
+            raise
+
+    async def _run(self, want: Want) -> Connection:
+        if want.era != "legacy":
+            connection = await self._limited(self._try_modern(want))
+            if connection is not None:
+                return connection
+            if want.era == "modern":
+                raise StartFailed(
+                    errors.START_FAILED, f"Upstream {self._server!r} no longer speaks {protocol.LATEST_MODERN}"
+                )
+        if self._connection is None or self._connection.gone is not None:
+            await self._fresh()
+        try:
+            return await self._limited(self._initialize(want))
+        except StartFailed as error:
+            if not error.answered or self._probe is None:
+                raise
+            if self._late_discover():
+                return self._modern(want, self._probe.result())
+        # It took the probe for the beginning of a session: only a fresh process can be asked again.
+        await self._fresh()
+        return await self._limited(self._initialize(want))
+
+    # ---- the transport
+
+    async def _fresh(self) -> Connection:
+        await self._drop("a fresh one is needed for the older handshake")
+        self._probe = None
+        self._connection = await self._start()
+        return self._connection
+
+    async def _drop(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.pipe is not None:
+            await connection.pipe.close(_CLOSE_SECONDS, reason)
+
+    async def _limited(self, step: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._limits.start_seconds):
+                return await step
+        except TimeoutError:
+            raise self._timed_out() from None
+
+    def _timed_out(self) -> StartFailed:
+        pipe = self._connection.pipe if self._connection is not None else None
+        output = pipe.last_output() if pipe is not None else ()
+        text = f"Upstream {self._server!r} did not answer within {self._limits.start_seconds:g} s, its start limit"
+        if output:
+            text += f". Its last output: {' | '.join(output)}"
+        if any(_PROMPT.search(line) for line in output):
+            text += ". It seems to wait for a keypress: give its command a non-interactive flag (npx: -y)"
+        return StartFailed(errors.START_LIMIT, text, stderr=output)
+
+    # ---- modern
+
+    async def _try_modern(self, want: Want) -> Connection | None:
+        """The connection where it is modern; None where it is legacy, silent, or died of the question."""
+        connection = await self._fresh()
+        hop = self._hop("modern", protocol.LATEST_MODERN, want)
+        self._probe_id, self._probe = connection.begin("server/discover", hop.params())
+        patience = min(PROBE_SECONDS, self._limits.start_seconds / 2)
+        done, _ = await asyncio.wait([self._probe], timeout=patience)
+        if not done:
+            return None
+        try:
+            return self._modern(want, self._probe.result())
+        except UpstreamError as error:
+            return self._modern_by_error(want, error)
+        except Unanswered:
+            return None
+
+    def _modern_by_error(self, want: Want, error: UpstreamError) -> Connection | None:
+        if error.code not in _MODERN_ERRORS:
+            return None
+        if error.code == protocol.UNSUPPORTED_VERSION:
+            supported = _supported(error.raw)
+            if any(version in protocol.LEGACY_REVISIONS for version in supported):
+                return None
+            raise self._no_common(", ".join(supported) or "others")
+        return self._modern(want, b"{}")
+
+    def _modern(self, want: Want, result: bytes) -> Connection | None:
+        connection = self._connection
+        assert connection is not None
+        try:
+            found = splice.members(result)
+            versions = splice.items(found["supportedVersions"]) if "supportedVersions" in found else []
+        except ValueError:
+            return None
+        offered = [text for text in map(splice.text, versions) if text is not None]
+        if "supportedVersions" in found and protocol.LATEST_MODERN not in offered:
+            if any(version in protocol.LEGACY_REVISIONS for version in offered):
+                return None
+            raise self._no_common(", ".join(offered) or "none")
+        meta = splice.members(found["_meta"]) if splice.is_object(found.get("_meta")) else {}
+        info = found.get("serverInfo", meta.get(protocol.META_SERVER_INFO, b"{}"))
+        self._settle(connection, self._hop("modern", protocol.LATEST_MODERN, want), found, bytes(info))
+        return connection
+
+    def _late_discover(self) -> bool:
+        """Whether the probe was answered well after our patience: a modern server that was slow to start."""
+        probe = self._probe
+        return probe is not None and probe.done() and not probe.cancelled() and probe.exception() is None
+
+    # ---- legacy
+
+    async def _initialize(self, want: Want) -> Connection:
+        connection = self._connection
+        assert connection is not None
+        hop = self._hop("legacy", want.revision, want)
+        params = splice.join(
+            {
+                "protocolVersion": msgspec.json.encode(want.revision),
+                "capabilities": hop.capabilities,
+                "clientInfo": self._client_info,
+            }
+        )
+        try:
+            found = splice.members(await connection.ask("initialize", params, cancel=False))
+            agreed = splice.text(found.get("protocolVersion"))
+        except UpstreamError as error:
+            raise StartFailed(
+                errors.START_FAILED, f"Upstream {self._server!r} refused initialize with {error}", answered=True
+            ) from None
+        except Unanswered as error:
+            stderr = connection.gone.stderr if connection.gone is not None else ()
+            raise StartFailed(
+                errors.START_FAILED, f"Upstream {self._server!r} did not start: {error.problem.message}", stderr=stderr
+            ) from None
+        except ValueError as error:
+            raise StartFailed(
+                errors.START_FAILED, f"Upstream {self._server!r} answered initialize with what is {error}"
+            ) from None
+        if agreed not in protocol.LEGACY_REVISIONS:
+            raise self._no_common(agreed or "none", asked=want.revision)
+        if self._probe is not None:
+            connection.forget(self._probe_id)
+            self._probe.cancel()
+        connection.notify("notifications/initialized")
+        self._settle(connection, self._hop("legacy", agreed, want), found, bytes(found.get("serverInfo", b"{}")))
+        return connection
+
+    # ---- both
+
+    def _hop(self, era: protocol.Era, revision: str, want: Want) -> Hop:
+        return Hop(era, revision, self._client_info, msgspec.json.encode(want.capabilities))
+
+    @staticmethod
+    def _settle(connection: Connection, hop: Hop, found: dict[str, splice.Slice], server_info: bytes) -> None:
+        connection.hop = hop
+        connection.server_info = server_info
+        capabilities = found.get("capabilities")
+        connection.capabilities = bytes(capabilities) if splice.is_object(capabilities) and capabilities else b"{}"
+        connection.instructions = splice.text(found.get("instructions")) or ""
+        connection.negotiated = True
+
+    def _no_common(self, theirs: str, asked: str = protocol.LATEST_MODERN) -> StartFailed:
+        return StartFailed(
+            errors.START_FAILED,
+            f"Upstream {self._server!r} and Coffer have no protocol revision in common: Coffer asked for {asked}, the "
+            f"upstream speaks {theirs}",
+        )
+
+
+def _supported(raw_error: bytes) -> list[str]:
+    try:
+        data = splice.members(splice.members(raw_error).get("data", b"{}"))
+        return [text for text in map(splice.text, splice.items(data.get("supported", b"[]"))) if text is not None]
+    except ValueError:
+        return []
