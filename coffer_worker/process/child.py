@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, cast
 
 from coffer_common.proctree import Proc, kill_until_gone
 
@@ -80,7 +80,7 @@ class Child:
             _Output(loop, listener.stdout, self._output_ended),
             _Output(loop, listener.stderr, lambda: None),
         )
-        self._outputs: list[asyncio.ReadTransport] = []
+        self._connected = 0
         self._pidfd: int | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._stopping: asyncio.Task[str] | None = None
@@ -105,11 +105,13 @@ class Child:
 
     def pause_output(self) -> None:
         """Stop reading its standard output; the process blocks when the pipe is full."""
-        self._outputs[0].pause_reading()
+        if (transport := self._protocols[0].transport) is not None:
+            transport.pause_reading()
 
     def resume_output(self) -> None:
         """Read its standard output again."""
-        self._outputs[0].resume_reading()
+        if (transport := self._protocols[0].transport) is not None:
+            transport.resume_reading()
 
     # --- ending it ----------------------------------------------------------------------------
 
@@ -171,12 +173,13 @@ class Child:
         self._watch_exit()
         popen = self._popen
         assert popen.stdin is not None
-        for pipe, output in zip(self._output_pipes(), self._protocols, strict=True):
-            transport, _ = await self._loop.connect_read_pipe(_giving(output), pipe)
-            self._outputs.append(transport)
+        # Input first: the first line of output may be answered at once.
         writer, _ = await self._loop.connect_write_pipe(lambda: _Input(self._listener.drained), popen.stdin)
         writer.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         self._stdin = writer
+        for pipe, output in zip(self._output_pipes(), self._protocols, strict=True):
+            await self._loop.connect_read_pipe(_giving(output), pipe)
+            self._connected += 1
 
     def reap(self) -> None:
         """Take its exit status if it has ended; safe to call at any time; for the spawner."""
@@ -198,12 +201,14 @@ class Child:
         if not self.exited.done():
             self.exited.set_result(self._popen.wait())
             self.cleaned.set_result(None)
-        for transport in self._outputs:
-            transport.close()
-        for pipe in (*self._output_pipes()[len(self._outputs) :], self._popen.stdin):
+        self._close_pipes()
+        for pipe in self._output_pipes()[self._connected :]:
             # The loop may have closed the pipe that it could not connect.
-            with contextlib.suppress(OSError, AttributeError):
-                pipe.close()  # type: ignore[union-attr]
+            with contextlib.suppress(OSError):
+                pipe.close()
+        if self._stdin is None and self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
 
     async def _clean_up(self) -> None:
         """End what an ended process left behind, then let go of its pipes."""
@@ -212,11 +217,15 @@ class Child:
             # An escaped process may hold a pipe open for ever; what is in it is read by now.
             await asyncio.wait([output.closed for output in self._protocols], timeout=_LAST_OUTPUT_SECONDS)
         finally:
-            for transport in self._outputs:
-                transport.close()
-            self.close_stdin()
+            self._close_pipes()
             if not self.cleaned.done():
                 self.cleaned.set_result(None)
+
+    def _close_pipes(self) -> None:
+        for output in self._protocols:
+            if output.transport is not None:
+                output.transport.close()
+        self.close_stdin()
 
     def _output_pipes(self) -> list[IO[bytes]]:
         assert self._popen.stdout is not None
@@ -258,8 +267,12 @@ class _Output(asyncio.Protocol):
         self, loop: asyncio.AbstractEventLoop, feed: Callable[[bytes], None], ended: Callable[[], None]
     ) -> None:
         self.closed: asyncio.Future[None] = loop.create_future()
+        self.transport: asyncio.ReadTransport | None = None
         self._feed = feed
         self._ended = ended
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.ReadTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._feed(data)

@@ -144,9 +144,7 @@ def test_what_cannot_be_killed_is_returned_in_the_end() -> None:
     assert kill_until_gone(lambda: [ghost], seconds=0.05) == [ghost]
 
 
-def test_out_of_descriptors_plain_signals_do(
-    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_descriptors_plain_signals_do(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
