@@ -18,6 +18,7 @@ from coffer_supervisor.core import cursors
 Key = tuple[CapabilityType, str]
 CacheScope = Literal["private", "public"]
 
+ERAS: Final[tuple[Era, ...]] = ("legacy", "modern")
 TYPES: Final[tuple[CapabilityType, ...]] = ("tool", "resource", "template", "prompt")
 KIND_OF: Final[Mapping[CapabilityType, str]] = {
     "tool": "tools",
@@ -182,9 +183,13 @@ class Catalogues:
     def overlay(self, name: str, session: str, base: Base) -> frozenset[str]:
         """A complete catalogue that one session alone sees."""
         server = self.servers[name]
-        before = _shape(server.base("legacy", session))
+        before = self._overlaid(server, session)
         server.overlays[session] = base
-        return self._changed(before, _shape(base))
+        return self._changed(before, self._overlaid(server, session))
+
+    def _overlaid(self, server: Server, session: str) -> dict[CapabilityType, object]:
+        base = server.base("legacy", session)
+        return {type_: _shape(server, base, type_, "legacy") for type_ in TYPES}
 
     def forget_session(self, session: str) -> None:
         """Drop what only an ended session saw."""
@@ -262,24 +267,22 @@ class Catalogues:
 
 
 def _seen(server: Server) -> dict[CapabilityType, object]:
-    """What clients can see of a server, for comparison, by type."""
+    """What clients of each era can see of a server, for comparison, by type."""
     if not server.on:
         return {}
     found: dict[CapabilityType, object] = {}
     for type_ in TYPES:
-        shapes = [
-            (era, [entry for entry in base.by_type[type_].values() if server.enabled(type_, entry.key)])
-            for era, base in sorted(server.bases.items())
-        ]
-        if any(entries for _, entries in shapes):
+        shapes = [_shape(server, server.base(era), type_, era) for era in ERAS]
+        if any(shapes):
             found[type_] = shapes
     return found
 
 
-def _shape(base: Base | None) -> dict[CapabilityType, object]:
+def _shape(server: Server, base: Base | None, type_: CapabilityType, era: Era) -> list[tuple[str, bytes]]:
     if base is None:
-        return {}
-    return {type_: list(entries.values()) for type_, entries in base.by_type.items() if entries}
+        return []
+    forms = ((key, entry.form("raw", era)) for key, entry in base.by_type[type_].items() if server.enabled(type_, key))
+    return [(key, form) for key, form in forms if form]
 
 
 def _forms(query: Query, server: Server) -> Iterator[tuple[int, str, bytes]]:
