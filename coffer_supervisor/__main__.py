@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace, word: Word) -> int:
     except BaseException:
         lock.release()
         raise
-    log.get(__name__).info("coffer-daemon starts", version=claimed.info.coffer_version, port=claimed.info.port)
+    log.get("coffer_supervisor").info("coffer-daemon starts", version=claimed.info.coffer_version, port=claimed.info.port)
 
     def ready() -> None:
         word.ready()
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace, word: Word) -> int:
     try:
         return _serve(claimed, ready)
     except Exception:
-        log.get(__name__).exception("the daemon ends on an error of its own")
+        log.get("coffer_supervisor").exception("the daemon ends on an error of its own")
         raise
     finally:
         lock.release()
