@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from coffer_common.names import SERVER_NAME_RULE, is_server_name
+
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
@@ -77,7 +79,7 @@ class CredentialVault:
         wanted = references(template)
         secrets: dict[str, str] = {}
         for reference in wanted:
-            secret = await self.get(reference) if _is_reference(reference) else None
+            secret = await self.get(reference) if is_server_name(reference) else None
             if secret is None:
                 raise _missing(reference, where)
             secrets[reference] = secret
@@ -89,11 +91,11 @@ class CredentialVault:
 
     async def set(self, reference: str, secret: str) -> None:
         """Store a secret, and read it back before it counts as stored. Raises ``CredentialError``."""
-        if not _is_reference(reference):
+        if not is_server_name(reference):
             raise CredentialError(
                 "invalid_name",
                 f"{reference!r} cannot name a credential",
-                "Use a-z, 0-9, '-' and '_', beginning and ending with a letter or digit, at most 32 characters.",
+                f"A name is {SERVER_NAME_RULE}.",
             )
         if not secret:
             raise CredentialError(
@@ -190,10 +192,6 @@ def _refused(error: Exception) -> CredentialError:
     return CredentialError("keychain_failed", f"the keychain refused ({name})", NO_KEYCHAIN_HINT)
 
 
-def _is_reference(reference: str) -> bool:
-    return re.fullmatch(r"[a-z0-9](?:[a-z0-9_-]{0,30}[a-z0-9])?", reference) is not None
-
-
 def _retrieve(answer: "asyncio.Future[Any]") -> None:
     if not answer.cancelled():
         answer.exception()  # seen: nobody waits for a late answer
@@ -209,7 +207,7 @@ def _silent(what: str) -> CredentialError:
 
 def _missing(reference: str, where: str) -> MissingCredential:
     place = f" in {where}" if where else ""
-    if not _is_reference(reference):
+    if not is_server_name(reference):
         return MissingCredential(
             reference,
             f"${{{reference}}}{place} is no reference to a credential",

@@ -72,10 +72,11 @@ class Store:
     async def close(self) -> None:
         """Write what is queued, end the background tasks, close the database."""
         self._closing.set()
+        self.retention.stop()
         try:
             await self.invocations.stop()
             if self._pruning is not None:
-                await self._pruning
+                await self._pruning  # not cancelled: the driver leaks a connection that is cancelled as it opens
         finally:
             await self._database.close()
 

@@ -47,8 +47,11 @@ class Database:
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A connection whose statements see one state of the database. Raises ``StoreError``."""
         with self._explained():
-            async with self._engine.connect() as connection:
+            connection = await self._connect()
+            try:
                 yield connection
+            finally:
+                await _close(connection)
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -65,16 +68,30 @@ class Database:
             except TimeoutError:
                 raise locked(self.path) from None
             try:
-                async with self._engine.connect() as connection:
+                connection = await self._connect()
+                try:
                     await connection.execution_options(**{_WRITES: True})
                     async with connection.begin():
                         yield connection
+                finally:
+                    await _close(connection)
             finally:
                 self._turn.release()
 
     async def close(self) -> None:
         """Close every connection; SQLite folds its write-ahead log into the file."""
         await self._engine.dispose()
+
+    async def _connect(self) -> AsyncConnection:
+        # The driver leaks its thread and file if it is cancelled while it opens: let it finish first.
+        opening = asyncio.create_task(_opened(self._engine.connect()))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                await opening.result().close()
+            raise
 
     def _set_pragmas(self, connection: Any, _record: object) -> None:
         cursor = connection.cursor()
@@ -109,6 +126,15 @@ class _Explained:
             raise from_sqlite(error.orig or error, self._path) from error
         if isinstance(error, sqlite3.Error):  # from the set-up of a new connection
             raise from_sqlite(error, self._path) from error
+
+
+async def _opened(connection: AsyncConnection) -> AsyncConnection:
+    return await connection.start()
+
+
+async def _close(connection: AsyncConnection) -> None:
+    closing = asyncio.create_task(connection.close())
+    await asyncio.shield(closing)  # a connection goes back to the pool even if its user is cancelled twice
 
 
 def _begin(connection: Connection) -> None:

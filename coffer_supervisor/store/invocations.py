@@ -185,7 +185,8 @@ class InvocationLog:
         while not self._stop.is_set():
             await self._wake.wait()
             self._wake.clear()
-            self._hurry.clear()
+            if not self._stop.is_set():  # else the pause below would outlast the stop
+                self._hurry.clear()
             try:
                 await self.flush()
             except StoreError as error:

@@ -116,15 +116,8 @@ class ResourceStore:
                 actor=actor,
                 details={"enabled": enabled, "fields": sorted(msgspec.to_builtins(typed))},
             )
-        return Resource(
-            kind=kind,
-            name=name,
-            description=description,
-            config=typed,
-            enabled=enabled,
-            created_at=now,
-            updated_at=now,
-        )
+        made = {"kind": kind, "name": name, "description": description, "config": typed, "enabled": enabled}
+        return Resource(**made, created_at=now, updated_at=now)
 
     async def get(self, kind: Kind, name: str) -> Resource:
         """Raises ``NotFound``, or ``Invalid`` (``unreadable_config``) if what is stored does not fit its

@@ -42,6 +42,7 @@ class Retention:
         self._database = database
         self._now = now
         self._batch = batch
+        self._stopped = False
 
     async def list(self) -> builtins.list[RetentionPolicy]:
         """The policy of each log table, by name."""
@@ -80,6 +81,10 @@ class Retention:
             )
         return RetentionPolicy(table=table, days=days)
 
+    def stop(self) -> None:
+        """End a pruning after the batch under way; the rest goes at the next start."""
+        self._stopped = True
+
     async def prune(self) -> dict[LogTable, int]:
         """Delete what is older than its policy; returns how many rows of each table went."""
         gone: dict[LogTable, int] = {}
@@ -97,6 +102,6 @@ class Retention:
             async with self._database.write() as connection:
                 count = (await connection.execute(delete(row).where(row.id.in_(oldest)))).rowcount
             gone += count
-            if count < self._batch:
+            if count < self._batch or self._stopped:
                 return gone
             await asyncio.sleep(0)  # whoever waits for a turn gets it

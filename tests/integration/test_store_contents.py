@@ -356,15 +356,17 @@ async def test_impossible_policies_are_refused(store: Store) -> None:
 
 
 async def test_old_rows_go_in_small_batches(store: Store, clock: Clock) -> None:
-    """Pruning takes what is older than its time, in many small transactions, and nothing else."""
+    """Pruning takes what is older than its time, in many small transactions that a stop may come between."""
     for number in range(25):
         store.invocations.record(call(number))
     store.invocations.record(call(0, when=START + timedelta(days=20)))
     await store.invocations.flush()
     await store.audit.add("old", actor="system")
     clock.time = START + timedelta(days=31)
-    pruning = Retention(store._database, clock, batch=10)
-    assert await pruning.prune() == {"audit_log": 0, "mcp_invocations": 25}
+    stopped, pruning = (Retention(store._database, clock, batch=10) for _ in range(2))
+    stopped.stop()
+    assert await stopped.prune() == {"audit_log": 0, "mcp_invocations": 10}
+    assert await pruning.prune() == {"audit_log": 0, "mcp_invocations": 15}
     assert len(await store.invocations.list()) == 1
     clock.time = START + timedelta(days=366)
     await store.retention.set("mcp_invocations", None, actor="cli")

@@ -96,6 +96,26 @@ async def test_a_cancelled_write_leaves_the_database_usable(database: Database) 
     assert await count(database) == 1
 
 
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+async def test_a_caller_may_go_away_at_any_moment(steps: int, path: Path) -> None:
+    """Wherever a cancellation falls, from the first connection on, nothing is leaked and all goes on."""
+    database = Database(path, busy_ms=200)
+
+    async def write() -> None:
+        async with database.write() as connection:
+            await connection.execute(text("CREATE TABLE t (x)"))
+
+    task = asyncio.create_task(write())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    async with database.write() as connection:
+        await connection.execute(text("CREATE TABLE IF NOT EXISTS t (x)"))
+    assert await count(database) == 0
+    await database.close()
+
+
 async def test_readers_see_one_state_and_hold_up_no_writer(database: Database) -> None:
     """Reads take no write lock, and a write does not change what a reader is in the middle of."""
     async with database.read() as reader:
