@@ -157,3 +157,11 @@ async def test_a_start_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     started = await ForkSupervisor.start(tmp_path, start=0.01)
     assert "not ready within" in (await started.next("failed"))["message"]
     await started.close()
+
+
+async def test_all_that_a_worker_imports_is_there_already(supervisor: ForkSupervisor, tmp_path: Path) -> None:
+    """A worker starts in milliseconds and shares its pages because the fork server has imported everything for it."""
+    await supervisor.fork("up", "imports", str(tmp_path / "found"))
+    await wait_for((tmp_path / "found").exists)
+    late = json.loads((tmp_path / "found").read_text())
+    assert [name for name in late if not name.startswith("coffer_worker")] == []
