@@ -116,6 +116,27 @@ async def test_a_caller_may_go_away_at_any_moment(steps: int, path: Path) -> Non
     await database.close()
 
 
+@pytest.mark.parametrize("steps", range(1, 30, 4))
+def test_a_caller_may_go_away_as_the_loop_ends(steps: int, path: Path) -> None:
+    """A connection that was being opened is closed before the loop ends, not left to its thread."""
+
+    async def once() -> None:
+        database = Database(path, busy_ms=200)
+
+        async def read() -> None:
+            async with database.read():
+                pass
+
+        task = asyncio.create_task(read())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await database.close()
+
+    asyncio.run(once())
+
+
 async def test_readers_see_one_state_and_hold_up_no_writer(database: Database) -> None:
     """Reads take no write lock, and a write does not change what a reader is in the middle of."""
     async with database.read() as reader:
