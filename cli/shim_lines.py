@@ -168,9 +168,10 @@ def _seen(wire: _Wire) -> Look:
         kind = "request" if raw_id else "notification"
     else:
         kind = "response" if raw_id else "other"
-    method = ""
-    if bytes(wire.method)[:1] == b'"':
-        method = msgspec.json.decode(wire.method, type=str)
+    try:
+        method = msgspec.json.decode(wire.method, type=str) if wire.method else ""
+    except msgspec.DecodeError:
+        method = ""  # no text, or one that only the daemon need refuse
     return Look(kind, method, key, raw_id, wire.params, wire.result)
 
 
