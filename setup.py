@@ -17,9 +17,7 @@ ROOMS = {
 
 setup(
     packages=[
-        name
-        for top, folder in ROOMS.items()
-        for name in (top, *(f"{top}.{below}" for below in find_packages(folder)))
+        name for top, folder in ROOMS.items() for name in (top, *(f"{top}.{below}" for below in find_packages(folder)))
     ],
     package_dir=ROOMS,
     package_data={"": ["*"]},
