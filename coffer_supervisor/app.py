@@ -16,7 +16,6 @@ from coffer_common.version import VERSION
 from coffer_supervisor import sweep
 from coffer_supervisor.channel import Channel
 from coffer_supervisor.core.calls import Principal
-from coffer_supervisor.core.catalogue import Catalogues
 from coffer_supervisor.credentials import CredentialVault
 from coffer_supervisor.daemon import Claimed, StartError
 from coffer_supervisor.endpoint.security import Authenticator
@@ -88,7 +87,7 @@ class Heart:
         self.calls = Calls()
         self.channel = Channel()
         self.scoping = Scoping()
-        self.supervision = Supervision(store, self.vault, self.channel, self.calls, Catalogues(), home)
+        self.supervision = Supervision(store, self.vault, self.channel, self.calls, home)
         self.router = Router(self.calls, self.channel, self.supervision, self.scoping, Recorder(store.invocations))
         self.channel.callbacks(greeted=self.supervision.greeted, unsent=self.router.unsent)
         self.clients: dict[str, Principal] = {}

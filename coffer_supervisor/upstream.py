@@ -16,7 +16,7 @@ from coffer_common.frames import CapabilityType, UpstreamState
 from coffer_common.resources import HttpServer, McpServerConfig
 from coffer_supervisor.channel import Peer
 from coffer_supervisor.core import gate
-from coffer_supervisor.core.catalogue import TYPES, Base, Server
+from coffer_supervisor.core.catalogue import TYPES, Server
 from coffer_supervisor.core.lifecycle import Lifecycle
 from coffer_supervisor.pending import Pending
 
@@ -91,7 +91,6 @@ class Upstream:
     beat: frames.Heartbeat | None = None
     started_at: datetime | None = None
     up_since: float | None = None
-    down_at: float | None = None
     last_error: str = ""
     slow: bool = False
     refreshing: bool = False
@@ -198,12 +197,6 @@ def call_view(call: Pending, type_: str, now: float) -> CallView:
     request = call.request
     client = request.client_name or request.principal.name
     return CallView(f"c-{call.corr}", call.server, type_, call.key, now - call.started, call.session, client, state)
-
-
-def base_of(frame: frames.Catalogue, payload: bytes, now: float) -> Base:
-    """The catalogue in a Catalogue frame. Raises msgspec.MsgspecError."""
-    entries = frames.decode_entries(payload) if payload else []
-    return Base(entries, read_at=now, ttl_ms=frame.ttl_ms, scope=frame.scope, left_out=frame.left_out)
 
 
 def utc_now() -> datetime:
