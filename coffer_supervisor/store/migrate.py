@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from coffer_common.paths import Home
 from coffer_supervisor.store.backup import BUSY_SECONDS, copy_database, make_private, revision_of
 from coffer_supervisor.store.errors import StoreError, from_sqlite
 from coffer_supervisor.store.models import HEAD_REVISION
@@ -180,18 +181,23 @@ def _run_apart(path: Path, backups: Path) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """``DATABASE [REVISION]``: migrate to the newest revision, or down to ``REVISION``. Returns the exit
-    code.
-    """
+    """Migrate a database by hand; without arguments that of COFFER_HOME, up. Returns the exit code."""
     if len(arguments) == 3 and arguments[0] == "--apart":
         return _run_apart(Path(arguments[1]), Path(arguments[2]))
-    if not 1 <= len(arguments) <= 2:
-        sys.stderr.write("usage: python -m coffer_supervisor.store.migrate DATABASE [DOWN_TO_REVISION]\n")
-        return 2
-    path = Path(arguments[0])
-    backups = path.absolute().parent / "backups"
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m coffer_supervisor.store.migrate", description=main.__doc__)
+    parser.add_argument("--database", type=Path, help="another database; its copies go to backups/ beside it")
+    parser.add_argument("--down-to", metavar="REVISION", help="go back to REVISION (stop the daemon first)")
+    options = parser.parse_args(arguments)
+    if options.database is None:
+        home = Home.from_env()
+        home.ensure()
+        path, backups = home.db, home.backups
+    else:
+        path, backups = options.database, options.database.absolute().parent / "backups"
     try:
-        copy = upgrade(path, backups) if len(arguments) == 1 else downgrade(path, arguments[1], backups)
+        copy = downgrade(path, options.down_to, backups) if options.down_to else upgrade(path, backups)
         standing = revision_of(path)
     except StoreError as error:
         sys.stderr.write(f"{error}\n")

@@ -278,16 +278,23 @@ def test_an_up_to_date_store_opens_without_alembic(db: Path, backups: Path) -> N
 
 
 def test_the_command_migrates_both_ways(db: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m coffer_supervisor.store.migrate`` is what ``make migrate`` runs."""
-    assert main([str(db)]) == 0
+    """``python -m coffer_supervisor.store.migrate`` goes up, and down to a revision by name."""
+    database = ["--database", str(db)]
+    assert main(database) == 0
     assert f"revision {HEAD_REVISION}" in capsys.readouterr().out
-    assert main([str(db), "0001"]) == 0
+    assert main([*database, "--down-to", "0001"]) == 0
     assert "revision 0001, copy in" in capsys.readouterr().out
-    assert main([str(db), "no-such-revision"]) == 1
+    assert main([*database, "--down-to", "no-such-revision"]) == 1
     assert "Nothing has been changed" in capsys.readouterr().err
     assert revision_of(db) == "0001"
-    assert main([]) == 2
-    assert main([str(db.with_name("new.db")), "base"]) == 1
+    assert main(["--database", str(db.with_name("new.db")), "--down-to", "base"]) == 1
+
+
+def test_the_command_takes_the_home_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``make migrate`` names no file: the database is that of COFFER_HOME, which is made if need be."""
+    monkeypatch.setenv("COFFER_HOME", str(tmp_path / "home"))
+    assert main([]) == 0
+    assert revision_of(tmp_path / "home" / "coffer.db") == HEAD_REVISION
 
 
 def test_alembic_s_own_command_is_pointed_to_ours(tmp_path: Path) -> None:
