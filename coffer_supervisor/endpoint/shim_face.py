@@ -133,12 +133,6 @@ class ShimFace:
             if ask is not None:
                 self.router.answer(ask, bytes(envelope.result or envelope.error), bool(envelope.error))
 
-    def end_listens(self) -> None:
-        """Each listen stream ends gracefully: with its result."""
-        for key, (listening, _) in list(self._listens.items()):
-            self._end_listen(key)
-            self.connection.send(jsonrpc.response(listening.raw_id, listening.result))
-
     def close(self, reason: str) -> None:
         """The connection is gone: nothing is written any more, and what was open is cancelled."""
         for key in list(self._listens):
