@@ -42,14 +42,22 @@ async def _work(boot: Boot, lifeline: int) -> int:
     loop = asyncio.get_running_loop()
     link = Link(boot)
     held: list[Runner] = []
-    bulk = link.bulk(lambda frame, payload: held[0].bulk(frame, payload), lambda on: held[0].pressure(on))
+
+    def received(frame: Any, payload: bytes) -> None:
+        held[0].bulk(frame, payload)
+
+    def pressure(on: bool) -> None:
+        held[0].pressure(on)
 
     def post(frame: Any, payload: bytes = b"") -> None:
         control.post(frame, payload)
 
+    bulk = link.bulk(received, pressure)
     runner = Runner(boot.name, bulk, post)
     held.append(runner)
-    control = ControlThread(boot.name, link, lifeline, loop, runner.control, runner.figures, _kill_below)
+    control = ControlThread(
+        boot.name, link, lifeline, loop, deliver=runner.control, figures=runner.figures, kill=_kill_below
+    )
     control.start()
     loop.add_signal_handler(signal.SIGTERM, runner.stop, 0.0, "the worker was told to end")
     await runner.finished.wait()

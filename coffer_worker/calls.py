@@ -1,7 +1,7 @@
 """Calls carried to the upstream and back: the shell around ``core.relay`` and ``core.translate``.
 
-Owns each call from its frame to its one Reply or Fail: waiting for a connection, params in, progress, result out, limits,
-cancellation. Runs on callbacks, without a task per call. Never opens a connection, never reads a frame.
+Owns each call from its frame to its one Reply or Fail: waiting for a connection, params in, progress, result out,
+limits, cancellation. Runs on callbacks, without a task per call. Never opens a connection, never reads a frame.
 """
 
 import asyncio
@@ -48,6 +48,7 @@ class Calls:
         config: McpServerConfig,
         relay: Relay,
         connections: Connections,
+        *,
         outlet: Outlet,
         answered: Callable[[Member], None],
     ) -> None:
@@ -78,7 +79,7 @@ class Calls:
             frame.method,
             frame.key,
             params,
-            now,
+            now=now,
             budget=frame.budget,
             log_level=frame.log_level,
         )
@@ -106,7 +107,7 @@ class Calls:
         id = self._relay.number()
         try:
             params, flight.client_token = translate.request_params(
-                flight.method, flight.key, flight.params, connection.hop, id, flight.log_level
+                flight.method, flight.key, flight.params, connection.hop, id, log_level=flight.log_level
             )
         except ValueError as error:
             self._fail(flight, errors.INVALID_PARAMS, f"Invalid params for {flight.method}: {error}")
@@ -196,7 +197,7 @@ class Calls:
     # ---- progress
 
     def progress(self, connection: Connection, params: bytes) -> None:
-        """A ``notifications/progress`` of the upstream: its call's idle limit begins anew; the client may hear of it."""
+        """A ``notifications/progress``: its call's idle limit begins anew, and the client may hear of it."""
         try:
             token = _progress(params).progressToken
         except msgspec.DecodeError:

@@ -17,7 +17,7 @@ from coffer_common.frames import Caller, State
 from coffer_common.protocol import Era
 from coffer_common.resources import McpServerConfig
 from coffer_common.restart import Restarts
-from coffer_worker.core.pool import SPARE, Join, Key, Member, Open, Pool, Use
+from coffer_worker.core.pool import SHARED, SPARE, Join, Key, Member, Open, Pool, Use
 from coffer_worker.core.relay import Refusal
 from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection
@@ -38,6 +38,9 @@ class Owner(Protocol):
 
     def lost(self, connection: Connection, member: Member | None, gone: Gone) -> None:
         """A connection has ended; its calls have been failed."""
+
+    def recovered(self) -> None:
+        """What failed can be tried again, and the lists' connection lives."""
 
 
 Opener = Callable[[Want], Awaitable[Connection]]
@@ -66,7 +69,9 @@ class _Trouble:
 class Connections:
     """All connections to the upstream ``server``."""
 
-    def __init__(self, server: str, config: McpServerConfig, hint: str, opener: Opener, owner: Owner, log: UpstreamLog):
+    def __init__(
+        self, server: str, config: McpServerConfig, hint: str, *, opener: Opener, owner: Owner, log: UpstreamLog
+    ) -> None:
         self._server = server
         self._opener = opener
         self._owner = owner
@@ -120,7 +125,13 @@ class Connections:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        if not self._discovering and not self.stopping:
+        if self.stopping or self._discovering:
+            return
+        if any(connection.hop.era == self.pool.era for connection in self.open.values()):
+            # It was a session's connection that failed; what the lists are read from lives.
+            self._owner.recovered()
+            self._redo(self._take_held())
+        else:
             self._discovering = True
             self.spawn(self._discover())
 
@@ -177,7 +188,9 @@ class Connections:
 
     def _with_advice(self, message: str) -> str:
         if self.state.state == "failed":
-            return f"{message}. It failed too often to be tried at once; after mending it: coffer mcp restart {self._server}"
+            return (
+                f"{message}. It failed too often to be tried at once; mend it, then: coffer mcp restart {self._server}"
+            )
         return message
 
     # ---- serving
@@ -289,13 +302,16 @@ class Connections:
         self.pool.not_opened(key)
         self._log.note(error.message)
         waiters = self._take(key)
-        if key.era == "legacy" and self.pool.era == "modern" and self.pool.legacy_side is None:
+        if key.era == "legacy" and self.pool.era == "modern" and self.pool.legacy_side is not True:
             # It speaks the modern era only: its legacy callers are served over that.
             self.pool.legacy_side = False
             self._log.note("no legacy side: legacy clients are served over its modern connection")
             self._redo(waiters)
             return
-        self._back_off(error.message, error.reason.name, error.stderr)
+        if self.open and key.session not in (SPARE, SHARED):
+            self._session_failed(key.session, Gone(error.message, stderr=error.stderr))
+        else:
+            self._back_off(error.message, error.reason.name, error.stderr)
         for waiter in waiters:
             self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
 
@@ -324,14 +340,14 @@ class Connections:
             self.say(
                 _with(self.state, f"{gone.message} after {member.answered} answered call(s); started again on need")
             )
-        elif member.key.session in (SPARE, ""):
+        elif member.key.session in (SPARE, SHARED):
             self._back_off(gone.message, errors.UPSTREAM_EXITED.name, gone.stderr)
         else:
-            self._session_failed(member, gone)
+            self._session_failed(member.key.session, gone)
 
-    def _session_failed(self, member: Member, gone: Gone) -> None:
+    def _session_failed(self, session: str, gone: Gone) -> None:
         """The crash of one session's connection backs off that session only."""
-        trouble = self._sessions.setdefault(member.key.session, _Trouble())
+        trouble = self._sessions.setdefault(session, _Trouble())
         now = self._loop.time()
         verdict = trouble.restarts.down(now, random.random())
         trouble.until, trouble.failed, trouble.cause = now + verdict.delay, verdict.state == "failed", gone.message

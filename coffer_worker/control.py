@@ -1,7 +1,8 @@
 """The control thread: what must go on even when the event loop does not.
 
-Owns heartbeats, the process's title, stack dumps of a loop that does not answer, and the lifeline: when the supervisor is
-gone, everything below is killed here. Hands all other control frames to the loop. Never touches an upstream or a call.
+Owns heartbeats, the process's title, stack dumps of a loop that does not answer, and the lifeline: when the
+supervisor is gone, everything below is killed here. Hands all other control frames to the loop. Never touches an
+upstream or a call.
 """
 
 import asyncio
@@ -51,6 +52,7 @@ class ControlThread:
         link: Link,
         lifeline: int,
         loop: asyncio.AbstractEventLoop,
+        *,
         deliver: Callable[[Any], None],
         figures: Callable[[], Figures],
         kill: Callable[[], None],

@@ -21,7 +21,7 @@ def empty() -> dict[str, Any]:
 
 
 def of(
-    relay: Relay, limits: Limits, pids: Iterable[int], stderr: list[str], mask: Callable[[str], str], now: float
+    relay: Relay, limits: Limits, pids: Iterable[int], stderr: list[str], *, mask: Callable[[str], str], now: float
 ) -> dict[str, Any]:
     """The report, ready to be encoded as JSON."""
     rows = [row for pid in pids for row in _trees.read(pid)]

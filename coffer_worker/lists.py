@@ -50,6 +50,7 @@ class Lists:
         limits: Limits,
         outlet: Outlet,
         log: UpstreamLog,
+        *,
         spawn: Callable[[Any], None],
         changed: Callable[[], None],
     ) -> None:

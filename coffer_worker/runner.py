@@ -1,7 +1,7 @@
 """One upstream, whole: frames from the supervisor on one side, connections on the other.
 
-Owns the wiring of the worker's rooms, the upstream's state as the supervisor hears it, and the worker's end. Never speaks
-a protocol itself and decides nothing that a ``core`` module could.
+Owns the wiring of the worker's rooms, the upstream's state as the supervisor hears it, and the worker's end. Never
+speaks a protocol itself and decides nothing that a ``core`` module could.
 """
 
 import asyncio
@@ -70,12 +70,24 @@ class Runner:
         self._spawner = Spawner(self._name, Path(frame.records_dir))
         self._spawner.adopt_orphans()
         self._relay = Relay(self._name, config.limits)
-        self._connections = Connections(self._name, config, frame.era_hint, self._open, self, self._log)
+        self._connections = Connections(
+            self._name, config, frame.era_hint, opener=self._open, owner=self, log=self._log
+        )
         self._lists = Lists(
-            self._name, config.limits, self._outlet, self._log, self._connections.spawn, self._lists_changed
+            self._name,
+            config.limits,
+            self._outlet,
+            self._log,
+            spawn=self._connections.spawn,
+            changed=self._lists_changed,
         )
         self._calls = Calls(
-            self._name, config, self._relay, self._connections, self._outlet, self._connections.session_up
+            self._name,
+            config,
+            self._relay,
+            self._connections,
+            outlet=self._outlet,
+            answered=self._connections.session_up,
         )
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
         self._connections.discover()
@@ -93,7 +105,7 @@ class Runner:
             connection = Connection(self._relay.number(), self._name, self._relay.number, self)
             try:
                 connection.pipe = await StdioPipe.start(
-                    self._name, spawner, self._launch, connection, self._log, config.limits.line_bytes
+                    self._name, spawner, self._launch, connection, log=self._log, line_bytes=config.limits.line_bytes
                 )
             except SpawnError as error:
                 raise StartFailed(
@@ -234,6 +246,11 @@ class Runner:
         self._subscribing.lost(connection, deliberate=gone.deliberate)
         self._relay.strays.pop(connection.number, None)
 
+    def recovered(self) -> None:
+        """The upstream is as good as it was."""
+        if self._identity is not None:
+            self._say_ready()
+
     # ---- what comes from the upstream (Events)
 
     def notification(self, connection: Connection, method: str, params: bytes) -> None:
@@ -316,7 +333,7 @@ class Runner:
         else:
             pids = [] if self._spawner is None else self._spawner.pids
             body = dump.of(
-                self._relay, self._config.limits, pids, list(self._log.tail), self._log.mask, time.monotonic()
+                self._relay, self._config.limits, pids, list(self._log.tail), mask=self._log.mask, now=time.monotonic()
             )
         self._post(frames.Dumped(corr), msgspec.json.encode(body))
 

@@ -1,4 +1,4 @@
-"""Resource subscriptions carried upstream: ``resources/subscribe`` to legacy upstreams, one listen stream to modern ones.
+"""Resource subscriptions carried upstream: ``resources/subscribe`` where it is legacy, else one listen stream.
 
 Owns the effects of ``core.subscriptions``. Never names a URI for a client: frames carry the upstream's own.
 Source: MCP, Resources, Subscriptions; MCP 2026-07-28, Subscriptions (``subscriptions/listen``).
@@ -23,6 +23,8 @@ from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError
 
 _ANSWER_SECONDS: Final = 30.0
+# An upstream that is about to exit ends its streams first; one that ends them for ever is not asked for ever faster.
+_RELISTEN_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -239,7 +241,9 @@ class Subscribing:
 
     async def _listen_again(self, connection: Connection) -> None:
         """Changes meanwhile were not heard: each subscribed URI is reported once."""
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(_RELISTEN_SECONDS)
+        if connection.gone is not None:
+            return
         await self._first_listen(connection)
         for uri in self._table.uris(connection.number):
             self._tell(self._table.concerned(connection.number, uri), uri, msgspec.json.encode({"uri": uri}))

@@ -1,6 +1,6 @@
 """The worker's decisions, without any I/O: events and times in, what is to be done out.
 
-``framing`` bytes to messages · ``splice`` raw JSON taken apart and joined · ``relay`` calls in flight and their limits ·
+``framing`` bytes to messages · ``splice`` raw JSON taken apart and joined · ``relay`` calls in flight and limits ·
 ``pool`` which connection serves whom · ``translate`` params in, results out · ``catalogue`` lists to entries ·
 ``bridge`` what crosses between eras · ``subscriptions`` who wants which resource · ``pace`` how often to read lists.
 Nothing here imports asyncio, sockets, the clock or logging: time is passed in.

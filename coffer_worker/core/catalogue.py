@@ -88,7 +88,7 @@ def entries(kind: ListKind, items: list[Slice], server: str, upstream: Era) -> E
             made.left_out.append(f"{kind.type} {key!r}: {wrong}")
         else:
             seen.add(key)
-            made.entries.append(_entry(kind, key, bytes(item), found, server, upstream))
+            made.entries.append(_entry(kind, key, bytes(item), found, server=server, upstream=upstream))
             if _needs_tasks(found, upstream):
                 made.left_out.append(
                     f"{kind.type} {key!r}: it can only be run as a task, so modern clients do not see it"
@@ -118,7 +118,7 @@ def _needs_tasks(found: dict[str, Slice], upstream: Era) -> bool:
 
 
 def _entry(
-    kind: ListKind, key: str, item: bytes, found: dict[str, Slice], server: str, upstream: Era
+    kind: ListKind, key: str, item: bytes, found: dict[str, Slice], *, server: str, upstream: Era
 ) -> CatalogueEntry:
     is_name = kind.key == "name"
     exposed = names.exposed_name(server, key) if is_name else names.exposed_uri(server, key)

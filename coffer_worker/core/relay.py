@@ -124,8 +124,8 @@ class Relay:
         method: str,
         key: str,
         params: bytes,
-        now: float,
         *,
+        now: float,
         budget: float | None = None,
         log_level: str = "",
     ) -> Flight | Refusal | None:
@@ -191,9 +191,9 @@ class Relay:
                 self._early.popitem(last=False)
         return flight
 
-    def stray(self, conn: int, id: int | None) -> bool:
+    def stray(self, conn: int, id: int | str | None) -> bool:
         """An answer came to nothing that is open; whether it is to nothing that ever was (else it is merely late)."""
-        if id is not None and 0 < id <= self._next:
+        if isinstance(id, int) and 0 < id <= self._next:
             self.late += 1
             return False
         self.strays[conn] = self.strays.get(conn, 0) + 1

@@ -5,8 +5,8 @@ a changed value. Never passes a number or an untouched string through a decoder 
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from json.decoder import scanstring
+from collections.abc import Callable, Iterable, Mapping
+from json import decoder
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ _decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.encode
 _SPACE: Final = " \t\r\n"
+_scan_string: Final[Callable[[str, int, bool], tuple[str, int]]] = vars(decoder)["scanstring"]
 
 
 def members(raw: Slice) -> dict[str, Slice]:
@@ -127,7 +128,7 @@ def _slow_members(raw: bytes) -> dict[str, Slice]:
     while source[at : at + 1] != "}":
         if source[at : at + 1] != '"':
             raise ValueError(f"not JSON: a name is missing at {at}")
-        key, at = scanstring(source, at + 1, True)
+        key, at = _scan_string(source, at + 1, True)
         at = _skip(source, at)
         if source[at : at + 1] != ":":
             raise ValueError(f"not JSON: ':' is missing at {at}")

@@ -66,7 +66,7 @@ class View:
 
 
 def request_params(
-    method: str, key: str, params: bytes, hop: Hop, token: int, log_level: str = ""
+    method: str, key: str, params: bytes, hop: Hop, token: int, *, log_level: str = ""
 ) -> tuple[bytes, bytes | None]:
     """The params for the upstream, on one line, and the client's own progress token as raw JSON (None: none).
 
@@ -124,7 +124,7 @@ def _without_hop_meta(found: dict[str, Slice]) -> None:
 
 
 def result(method: str, raw: bytes, upstream: Era, view: View) -> bytes:
-    """A result in the shape that ``view`` wants. Raises BadResult where it is none, or asks for what nobody declared."""
+    """A result in the shape that ``view`` wants. Raises BadResult where it is none, or asks for input."""
     if raw[:1] != b"{":
         raise BadResult("its result is not an object")
     try:

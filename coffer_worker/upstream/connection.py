@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from coffer_common import errors, jsonrpc
 from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
@@ -83,11 +85,13 @@ class Connection:
         self.gone: Gone | None = None
         self._new_id = new_id
         self._events = events
-        self._pending: dict[int, tuple[Handler, Any]] = {}
+        self._pending: dict[int | str, tuple[Handler, Any]] = {}
+        self.on_request: Callable[[bytes, str, bytes], None] | None = None
+        """Who answers the upstream's requests instead of Coffer itself: (raw id, method, raw params)."""
 
     # ---- out
 
-    def request(self, id: int, method: str, params: bytes, handler: Handler, context: Any) -> None:
+    def request(self, id: int | str, method: str, params: bytes, handler: Handler, context: Any) -> None:
         """Send a request under ``id``; ``handler(context, answer or Problem)`` is called exactly once, unless it is
         cancelled."""
         self._pending[id] = (handler, context)
@@ -95,19 +99,20 @@ class Connection:
             problem = Problem(errors.UPSTREAM_EXITED, self.gone.message if self.gone else "not connected")
             asyncio.get_running_loop().call_soon(self._settle, id, problem)
             return
-        self.pipe.send(jsonrpc.request(b"%d" % id, method, params))
+        raw = b"%d" % id if isinstance(id, int) else msgspec.json.encode(id)
+        self.pipe.send(jsonrpc.request(raw, method, params))
 
     def notify(self, method: str, params: bytes = b"") -> None:
         """Send a notification."""
         if self.pipe is not None and self.gone is None:
             self.pipe.send(jsonrpc.notification(method, params))
 
-    def cancel(self, id: int, reason: str) -> None:
+    def cancel(self, id: int | str, reason: str) -> None:
         """Give up an open request: its answer will be dropped, the upstream is told once."""
         if self._pending.pop(id, None) is not None and self.pipe is not None and self.gone is None:
             self.pipe.cancel(id, reason)
 
-    def forget(self, id: int) -> None:
+    def forget(self, id: int | str) -> None:
         """Give up an open request in silence (``initialize`` and the probe are never cancelled)."""
         self._pending.pop(id, None)
 
@@ -127,7 +132,7 @@ class Connection:
         """Send a request of Coffer's own; its id, and the future of its raw result."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         id = self._new_id()
-        self.request(id, method, params, _resolve, future)
+        self.request(id, method, params, resolve, future)
         return id, future
 
     @property
@@ -167,7 +172,7 @@ class Connection:
         method = envelope.method
         if isinstance(method, str):
             if envelope.id:
-                self._answer(envelope.raw_id, method)
+                self._asked(envelope, method)
             else:
                 self._events.notification(self, method, bytes(envelope.params))
             return
@@ -175,16 +180,20 @@ class Connection:
         if id is None or not self._settle(id, envelope):
             self._events.stray(self, envelope.raw_id)
 
-    def _settle(self, id: int, answer: Envelope | Problem) -> bool:
+    def _settle(self, id: int | str, answer: Envelope | Problem) -> bool:
         entry = self._pending.pop(id, None)
         if entry is None:
             return False
         entry[0](entry[1], answer)
         return True
 
-    def _answer(self, id: bytes, method: str) -> None:
+    def _asked(self, envelope: Envelope, method: str) -> None:
         """A request of the upstream: answered here, for none is carried to a client yet."""
+        id = envelope.raw_id
         if self.pipe is None or not jsonrpc.is_id(id):
+            return
+        if self.on_request is not None:
+            self.on_request(id, method, bytes(envelope.params))
             return
         answer = bridge.answer(method)
         write = jsonrpc.error_response if answer.error else jsonrpc.response
@@ -217,13 +226,17 @@ class Connection:
         self._events.gone(self, gone)
 
 
-def number_of(raw: bytes) -> int | None:
-    """An id of ours, also where the peer made a string of it."""
-    digits = raw[1:-1] if raw[:1] == b'"' else raw
-    return int(digits) if digits.isdigit() and len(digits) < 19 else None
+def number_of(raw: bytes) -> int | str | None:
+    """An id of ours; a number also where the peer made a string of it."""
+    quoted = raw[:1] == b'"'
+    digits = raw[1:-1] if quoted else raw
+    if digits.isdigit() and len(digits) < 19:
+        return int(digits)
+    return splice.text(raw) if quoted else None
 
 
-def _resolve(future: "asyncio.Future[bytes]", answer: Envelope | Problem) -> None:
+def resolve(future: "asyncio.Future[bytes]", answer: Envelope | Problem) -> None:
+    """A handler for requests of Coffer's own: settle the future that waits for the raw result."""
     if future.done():
         return
     if isinstance(answer, Problem):

@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ _CLOSE_SECONDS: Final = 2.0
 _MODERN_ERRORS: Final = (protocol.HEADER_MISMATCH, protocol.MISSING_CAPABILITY, protocol.UNSUPPORTED_VERSION)
 _PROMPT: Final = re.compile(r"(?i)\(y(/n)?\)|\[y/n\]|proceed\?|press any key|password:")
 
+T = TypeVar("T")
 Start = Callable[[], Awaitable[Connection]]
 
 
@@ -45,7 +46,7 @@ class Want:
 
 
 class Negotiation:
-    """One connection being made to ``server``. ``start`` begins a fresh transport; each has ``limits.start_seconds``."""
+    """One connection being made. ``start`` begins a fresh transport; each has ``limits.start_seconds``."""
 
     def __init__(self, server: str, start: Start, client_info: bytes, limits: Limits) -> None:
         self._server = server
@@ -81,8 +82,9 @@ class Negotiation:
         except StartFailed as error:
             if not error.answered or self._probe is None:
                 raise
-            if self._late_discover():
-                return self._modern(want, self._probe.result())
+            late = self._modern(want, self._probe.result()) if self._late_discover() else None
+            if late is not None:
+                return late
         # It took the probe for the beginning of a session: only a fresh process can be asked again.
         await self._fresh()
         return await self._limited(self._initialize(want))
@@ -100,7 +102,7 @@ class Negotiation:
         if connection is not None and connection.pipe is not None:
             await connection.pipe.close(_CLOSE_SECONDS, reason)
 
-    async def _limited(self, step: Awaitable[Any]) -> Any:
+    async def _limited(self, step: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self._limits.start_seconds):
                 return await step

@@ -1,7 +1,7 @@
 """The seam between a transport and what is said over it.
 
-Owns the protocol that each transport implements and the one it reports to. Never knows what a message means. A transport
-may use ``method`` and ``key`` (HTTP: headers), may cancel by a message or by closing a stream, and reports whole lines.
+Owns the protocol that each transport implements and the one it reports to. Never knows what a message means. A
+transport may cancel by a message or by closing a stream, and reports whole lines.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Pipe(Protocol):
     def send(self, message: bytes) -> None:
         """Send one whole message (no newline in it); never blocks. What cannot be sent is lost with the pipe."""
 
-    def cancel(self, id: int, reason: str) -> None:
+    def cancel(self, id: int | str, reason: str) -> None:
         """Tell the upstream, as this transport and era do, that request ``id`` is given up."""
 
     def last_output(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ _QUOTED: Final = 10
 class StdioPipe:
     """One process. Made by ``start`` only."""
 
-    def __init__(self, server: str, receiver: Receiver, log: UpstreamLog, line_bytes: int) -> None:
+    def __init__(self, server: str, receiver: Receiver, *, log: UpstreamLog, line_bytes: int) -> None:
         self._server = server
         self._receiver = receiver
         self._log = log
@@ -50,10 +50,10 @@ class StdioPipe:
 
     @classmethod
     async def start(
-        cls, server: str, spawner: Spawner, launch: Launch, receiver: Receiver, log: UpstreamLog, line_bytes: int
+        cls, server: str, spawner: Spawner, launch: Launch, receiver: Receiver, *, log: UpstreamLog, line_bytes: int
     ) -> "StdioPipe":
         """Start the process. Raises SpawnError."""
-        pipe = cls(server, receiver, log, line_bytes)
+        pipe = cls(server, receiver, log=log, line_bytes=line_bytes)
         pipe._child = await spawner.spawn(launch, pipe)
         return pipe
 
@@ -81,9 +81,9 @@ class StdioPipe:
         except ChildGone:
             return  # its end is reported by itself
 
-    def cancel(self, id: int, reason: str) -> None:
+    def cancel(self, id: int | str, reason: str) -> None:
         """``notifications/cancelled``, in either era."""
-        members = b'{"requestId":%d' % id
+        members = b'{"requestId":' + msgspec.json.encode(id)
         if reason:
             members += b',"reason":' + msgspec.json.encode(reason)
         self.send(jsonrpc.notification("notifications/cancelled", members + b"}"))

@@ -26,7 +26,9 @@ from coffer_common.resources import McpServerConfig
 from tests.support.upstreams import ROOT, Upstream
 from tests.support.wait import wait_for
 
-MAIN = "import sys; from coffer_worker.__main__ import worker_main; worker_main(sys.stdin.buffer.read(), int(sys.argv[1]))"
+MAIN = (
+    "import sys; from coffer_worker.__main__ import worker_main; worker_main(sys.stdin.buffer.read(), int(sys.argv[1]))"
+)
 FrameT = TypeVar("FrameT")
 
 
@@ -108,9 +110,7 @@ class Worker:
             await worker._close(process)
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        boot = forkproto.Boot(
-            self.name, 1, "once", f"ipc://{self.home / 'c.ipc'}", f"ipc://{self.home / 'b.ipc'}"
-        )
+        boot = forkproto.Boot(self.name, 1, "once", f"ipc://{self.home / 'c.ipc'}", f"ipc://{self.home / 'b.ipc'}")
         fd = self._their_lifeline.fileno()
         environment = {**os.environ, "COFFER_HOME": str(self.home)}
         self.process = process = subprocess.Popen(
@@ -247,8 +247,6 @@ class Worker:
         await self.send(frames.Dump(corr))
 
         def found() -> dict[str, Any] | None:
-            return next(
-                (json.loads(p) for f, p in self.seen if isinstance(f, frames.Dumped) and f.corr == corr), None
-            )
+            return next((json.loads(p) for f, p in self.seen if isinstance(f, frames.Dumped) and f.corr == corr), None)
 
         return await wait_for(found, what="a dump")
