@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coffer_cli.shim_attach import Attacher
-from coffer_cli.shim_core import Core
-from coffer_cli.shim_loop import Loop
-from coffer_common import exits, shimproto
-from coffer_common.paths import Home
+from coffer_common import exits
 from coffer_common.version import VERSION
 
 USAGE: Final = """\
@@ -90,6 +86,13 @@ def main() -> None:
 
 
 def _run(options: Options) -> int:
+    # Not before the platform is known to have what they import.
+    from coffer_cli.shim_attach import Attacher
+    from coffer_cli.shim_core import Core
+    from coffer_cli.shim_loop import Loop
+    from coffer_common import shimproto
+    from coffer_common.paths import Home
+
     hello = shimproto.Hello(shimproto.SHIM_PROTOCOL, VERSION, options.endpoint, _cwd(), os.getpid())
     attacher = Attacher(Home.from_env(), hello, may_spawn=options.spawn, say=_say)
     loop = Loop(Core(spawn=options.spawn), attacher, stdin=0, stdout=1, stderr=2)

@@ -99,3 +99,19 @@ def test_the_daemon_has_not_loaded_the_sdk(daemon: Daemon) -> None:
     maps = Path(f"/proc/{daemon.info['pid']}/maps").read_text(encoding="utf-8")
     assert "msgspec" in maps
     assert "pydantic" not in maps
+
+
+@pytest.mark.fault
+async def test_a_killed_shim_cancels_its_calls_at_the_upstream_once(daemon: Daemon) -> None:
+    """L07, P02: the end of the shim is the end of its session."""
+    upstream = upstreams.fake(log=daemon.home / "upstream.jsonl")
+    daemon.add_server("files", upstream)
+    daemon.wait_state("files")
+    async with lines([SHIM], env=daemon.env, cwd="/") as shim:
+        await shim.initialize()
+        call = {"name": "files__sleep", "arguments": {"seconds": 600}}
+        await shim.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+        await wait_for(lambda: upstream.messages("tools/call"))
+        shim.process.kill()
+    await wait_for(lambda: upstream.messages("notifications/cancelled"))
+    assert len(upstream.messages("notifications/cancelled")) == 1

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from coffer_cli.shim import parse
+from coffer_common.version import VERSION
 from tests.support.daemon import SHIM, Daemon
 from tests.support.lines import Lines, lines
 from tests.support.procs import alive
@@ -353,7 +356,7 @@ async def test_it_ends_when_nobody_reads_its_output(standin: StandIn) -> None:
 async def test_it_stays_small_and_loads_neither_asyncio_nor_the_sdk(standin: StandIn) -> None:
     """Idle RSS under 20 MB: what would break that are imports."""
     code = (
-        "import sys; import coffer_cli.shim; "
+        "import sys; import coffer_cli.shim, coffer_cli.shim_loop; "
         "print(*(m for m in ('asyncio', 'mcp', 'mcp_types', 'typer', 'rich', 'hashlib', 'subprocess', 'psutil') "
         "if m in sys.modules))"
     )
@@ -362,3 +365,80 @@ async def test_it_stays_small_and_loads_neither_asyncio_nor_the_sdk(standin: Sta
     )
     out, _ = await process.communicate()
     assert out.split() == []
+
+
+@pytest.mark.parametrize("module", ["coffer_cli.shim", "coffer_supervisor.__main__"])
+def test_on_windows_it_says_what_to_do(module: str) -> None:
+    code = (
+        "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; sys.argv[1:] = []\n"
+        f"from {module} import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "WSL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_help_and_version_go_to_stdout(standin: StandIn) -> None:
+    for flag, text in (("--help", b"usage: coffer-shim"), ("--version", VERSION.encode())):
+        async with standin.shim(flag) as shim:
+            assert await shim.ended() == 0
+            assert text in b"".join(shim.raw)
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "endpoint", "spawn"),
+    [
+        ([], {}, "/mcp", True),
+        (["--server", "files"], {"COFFER_NO_SPAWN": "0"}, "/servers/files/mcp", True),
+        (["--server=files", "--no-spawn"], {}, "/servers/files/mcp", False),
+        (["--group", "work"], {"COFFER_NO_SPAWN": "1"}, "/groups/work/mcp", False),
+    ],
+)
+def test_arguments(argv: list[str], env: dict[str, str], endpoint: str, spawn: bool) -> None:
+    options = parse(argv, env)
+    assert (options.endpoint, options.spawn) == (endpoint, spawn)
+
+
+@pytest.mark.fault
+async def test_a_daemon_that_is_leaving_is_replaced_for_a_newly_launched_shim(standin: StandIn) -> None:
+    """It still listens, and refuses because it is stopping: the shim starts its successor, which waits for its end."""
+    standin.script(refuse="stopping")
+    async with standin.shim("--server", "first") as first:
+        await wait_for(lambda: {"hello": "/servers/first/mcp"} in standin.got())
+        pid = standin.pid
+        standin.script()
+        await first.send(request(1, "echo"))
+        os.kill(pid, signal.SIGTERM)
+        assert (await first.answer(1))["result"]["pid"] == standin.pid != pid
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+async def test_a_stopped_daemon_is_named_rather_than_waited_for_without_end(standin: StandIn) -> None:
+    """A daemon that accepts and says nothing (SIGSTOP): its pid and the next step reach the client."""
+    async with standin.shim() as first:
+        await first.initialize()
+        pid = standin.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with standin.shim() as shim:
+                error = (await shim.request(1, "initialize", {}))["error"]
+                assert str(pid) in error["message"]
+                assert "coffer daemon" in error["message"]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def request(mid: Any, method: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": mid, "method": method}
+
+
+async def test_a_signal_ends_it_while_a_start_is_stuck(standin: StandIn) -> None:
+    """P03: bounded exit, also in the middle of a start."""
+    standin.script(delay=1.0)
+    async with standin.shim() as shim:
+        await errors(shim, "starting coffer-daemon")
+        shim.process.terminate()
+        assert await shim.ended() == -signal.SIGTERM
+    await wait_for((standin.home / "daemon.json").exists)
