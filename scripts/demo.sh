@@ -24,7 +24,6 @@ register() {
 
 say "1. The daemon"
 coffer daemon start
-coffer daemon status
 
 say "2. Demo servers"
 register time "$bin/mcp-server-time" --local-timezone UTC
@@ -38,8 +37,9 @@ if command -v npx >/dev/null 2>&1; then
         echo "everything could not be added; the other servers do not mind"
 fi
 
+coffer mcp list
+
 say "3. A tool, called through the gateway"
-coffer mcp test time
 coffer mcp tools time
 coffer mcp call time get_current_time --arg timezone=UTC
 
