@@ -202,15 +202,6 @@ class Catalogues:
         if (server := self.servers.get(name)) is not None:
             server.waiting = False
 
-    def forget(self, name: str) -> frozenset[str]:
-        """Drop an upstream's catalogues (another program may stand behind its name now) and await new ones."""
-        server = self.servers[name]
-        before = _seen(server)
-        server.bases.clear()
-        server.overlays.clear()
-        server.waiting = True
-        return self._changed(before, _seen(server))
-
     def invalidate(self) -> None:
         """What narrows the lists (a group, a client's scope) changed."""
         self._joined.clear()
