@@ -169,8 +169,7 @@ class Child:
     # --- the spawner's side -------------------------------------------------------------------
 
     async def attach(self) -> None:
-        """Connect pipes and exit watch; for the spawner."""
-        self._watch_exit()
+        """Connect the pipes; for the spawner."""
         popen = self._popen
         assert popen.stdin is not None
         # Input first: the first line of output may be answered at once.
@@ -237,7 +236,8 @@ class Child:
             self.stdout_closed.set_result(None)
             self._listener.stdout_closed()
 
-    def _watch_exit(self) -> None:
+    def watch(self) -> None:
+        """Watch for its exit. Before anything else may run: once it is reaped it can be watched no more."""
         if hasattr(os, "pidfd_open"):
             self._pidfd = os.pidfd_open(self.pid)
             self._loop.add_reader(self._pidfd, self.reap)

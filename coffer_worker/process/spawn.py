@@ -85,10 +85,15 @@ class Spawner:
         child.exited.add_done_callback(lambda _: self._forget(child))
         child.cleaned.add_done_callback(lambda _: record.ended())
         record.started(popen.pid)
-        await self._attach(child, file)
+        try:
+            child.watch()
+            await self._attach(child)
+        except OSError as error:
+            child.abort()
+            raise SpawnError("spawn_failed", f"cannot watch {file}: {error.strerror}") from error
         return child
 
-    async def _attach(self, child: Child, file: str) -> None:
+    async def _attach(self, child: Child) -> None:
         attaching = asyncio.ensure_future(child.attach())
         try:
             await asyncio.shield(attaching)
@@ -98,18 +103,16 @@ class Spawner:
             if attaching.exception() is None:
                 await child.stop(0, "its start was cancelled")
             raise
-        except OSError as error:
-            child.abort()
-            raise SpawnError("spawn_failed", f"cannot watch {file}: {error.strerror}") from error
 
     def adopt_orphans(self) -> None:
-        """Become the subreaper of all below, and from now on take the exits of every child.
+        """Become the subreaper of all below, where there is such a thing, and take every child's exit.
 
         For a worker's main thread only, once: any child that is not of this spawner is reaped too, so no
         other part of the process may start any.
         """
         loop = asyncio.get_running_loop()
-        become_subreaper()
+        if not become_subreaper():
+            return
         # Not the loop's own signal handling: uvloop keeps SIGCHLD to itself.
         signal.signal(signal.SIGCHLD, lambda *_: loop.call_soon_threadsafe(self._reap_all))
         self._reap_all()
