@@ -91,6 +91,14 @@ class Calls:
             self._drained.set()
         return call
 
+    def touch(self, session: str, server: str) -> None:
+        """A worker hears of a session."""
+        touched = self.touched.get(session)
+        if touched is None:
+            self.touched[session] = {server}
+        else:
+            touched.add(server)
+
     async def drained(self) -> None:
         """Returns when no call is open."""
         self._drained = asyncio.Event()

@@ -5,20 +5,19 @@ recorded. Never decodes arguments or results, never waits on a worker, never sta
 
     core.routing   which upstream, which name           core.gate     open, hold or refuse
     pending        the table of calls                   lists         lists and identities
-    subscribing    resource subscriptions
+    subscribing    resource subscriptions               asking        upstreams' asks
+    sending        what waits for a worker, and what one is owed
 """
 
 import asyncio
 import logging
 from typing import Final
 
-import msgspec
-
-from coffer_common import errors, frames, protocol
+from coffer_common import errors, frames
+from coffer_supervisor.asking import Asks
 from coffer_supervisor.channel import Channel, Frame, Peer, Trouble
 from coffer_supervisor.core import routing
 from coffer_supervisor.core.calls import (
-    LOCAL_PRINCIPAL,
     CallRequest,
     CallSink,
     Failure,
@@ -31,17 +30,13 @@ from coffer_supervisor.core.calls import (
 )
 from coffer_supervisor.core.catalogue import Catalogues
 from coffer_supervisor.lists import Lists
+from coffer_supervisor.outcome import Outcome, management_request
 from coffer_supervisor.pending import TYPE_OF, Calls, Pending
 from coffer_supervisor.recording import Recorder
 from coffer_supervisor.scoping import Scoping
+from coffer_supervisor.sending import Sending
 from coffer_supervisor.subscribing import Subscriptions
 from coffer_supervisor.supervision import RefusedByWorker, Supervision
-from coffer_supervisor.upstream import Upstream
-
-CREDIT_BYTES: Final = 128 * 1024 * 1024
-"""Params of unanswered calls that one worker may be sent; one call alone may be larger."""
-_BACKSTOP_SECONDS: Final = 5.0
-_MANAGEMENT_SESSION: Final = "management"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -59,13 +54,10 @@ class Router:
         self._scoping, self._recorder = scoping, recorder
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._held: dict[str, dict[int, Pending]] = {}
         self._awaiting: dict[int, Pending] = {}
-        self._credit: dict[str, int] = {}
-        self._asks: dict[int, tuple[Pending, Peer, int]] = {}
-        self._ask_of: dict[tuple[str, int, int], int] = {}
-        self._last_ask = 0
         self._closed = False
+        self._asks = Asks(calls, channel)
+        self._sending = Sending(calls, channel, supervision, self._fail, self._deadline)
         self.lists = Lists(supervision, scoping)
         self.subscriptions = Subscriptions(calls, channel, supervision, scoping, self._updated)
         for frame_type, handler in (
@@ -73,8 +65,6 @@ class Router:
             (frames.Fail, self._on_fail),
             (frames.Progress, self._on_progress),
             (frames.Notify, self._on_notify),
-            (frames.Ask, self._on_ask),
-            (frames.Withdraw, self._on_withdraw),
         ):
             channel.on(frame_type, handler)
         supervision.attach(self)
@@ -113,12 +103,7 @@ class Router:
 
     def answer(self, ask: int, payload: bytes, error: bool) -> None:
         """The client's answer to an ask; one that nobody waits for any more is dropped."""
-        found = self._asks.pop(ask, None)
-        if found is not None:
-            call, peer, number = found
-            call.asks.remove(ask)
-            self._ask_of.pop((peer.name, peer.incarnation, number), None)
-            self._channel.send(peer, frames.Answer(number, error), payload)
+        self._asks.answer(ask, payload, error)
 
     def close_session(self, session_id: str, reason: str) -> None:
         """A session ended: its calls are cancelled, and every worker that knows it is told."""
@@ -167,7 +152,7 @@ class Router:
         """The log level a session wants on a pass-through endpoint."""
         upstream = self._supervision.upstreams.get(scope.server or "")
         if upstream is not None and upstream.peer is not None and upstream.gate().way == "open":
-            self._touch(caller.session, upstream.name)
+            self._calls.touch(caller.session, upstream.name)
             self._channel.send(upstream.peer, frames.SetLevel(caller, level))
 
     def roots_changed(self, session_id: str) -> None:
@@ -181,24 +166,12 @@ class Router:
         self, server: str, tool: str, arguments: bytes, timeout: float, client: str = "cli"
     ) -> tuple[bool, bytes]:
         """Call a tool by the upstream's own name: (True, result) or (False, JSON-RPC error object)."""
-        caller = frames.Caller(
-            session=_MANAGEMENT_SESSION,
-            principal=LOCAL_PRINCIPAL,
-            endpoint=f"/servers/{server}/mcp",
-            naming="raw",
-            revision=protocol.LATEST_LEGACY,
-            wire="shim",
-        )
-        params = b'{"name":' + msgspec.json.encode(tool) + b',"arguments":' + arguments + b"}"
-        request = CallRequest(
-            caller, Principal(LOCAL_PRINCIPAL, client), Scope(caller.endpoint, server=server), "tools/call", params
-        )
-        request.client_name = client
-        sink = _Awaited(self._loop.create_future())
-        corr = self.start_call(request, sink)
+        request = management_request(server, tool, arguments, client)
+        outcome = Outcome(self._loop.create_future())
+        corr = self.start_call(request, outcome)
         try:
             async with asyncio.timeout(timeout):
-                return await sink.outcome
+                return await outcome.future
         except TimeoutError:
             self.cancel(corr, "the caller's time was up")
             text = f"server '{server}' did not answer within {timeout:g} s"
@@ -218,7 +191,7 @@ class Router:
         found = routing.resolve(self._catalogues.servers, where, request.method, request.params)
         if type(found) is routing.Target:
             self._calls.route(call, found.server, found.key)
-            self._dispatch(call)
+            self._sending.dispatch(call)
         elif isinstance(found, routing.Refusal):
             call.server_hint, call.key = found.server or "", found.key
             self._fail(call, found.reason, found.message, server=found.server, data=found.data)
@@ -244,57 +217,6 @@ class Router:
         call.awaited, call.refusal = awaited.servers, awaited.otherwise
         self._awaiting[call.corr] = call
 
-    def _dispatch(self, call: Pending) -> None:
-        upstream = self._supervision.upstreams.get(call.server)
-        if upstream is None:
-            self._fail(call, errors.UNKNOWN_SERVER, f"server '{call.server}' is no longer registered")
-            return
-        gate = upstream.gate()
-        if gate.way == "open" and upstream.peer is not None:
-            self._send(call, upstream, upstream.peer)
-        elif gate.way == "refuse":
-            self._fail(call, gate.reason, gate.message, server=call.server)
-        else:
-            self._hold(call, upstream)
-
-    def _hold(self, call: Pending, upstream: Upstream) -> None:
-        """There is no worker to take it yet."""
-        held = self._held.setdefault(call.server, {})
-        limits = upstream.config.limits
-        if len(held) >= limits.in_flight + limits.queue:
-            text = f"server '{call.server}' is starting and {len(held)} calls wait for it already; try again later"
-            self._fail(call, errors.QUEUE_FULL, text, server=call.server)
-            return
-        held[call.corr] = call
-        self._deadline(call, call.started + limits.start_seconds)
-
-    def _send(self, call: Pending, upstream: Upstream, peer: Peer) -> None:
-        request = call.request
-        name, size = call.server, len(request.params)
-        used = self._credit.get(name, 0)
-        if used and used + size > CREDIT_BYTES:
-            text = f"server '{name}' has {used // 1_000_000} MB of calls unanswered; try again later"
-            self._fail(call, errors.WORKER_BUSY, text, server=name)
-            return
-        self._credit[name] = used + size
-        call.peer = peer
-        self._touch(request.caller.session, name)
-        limits = upstream.config.limits
-        if limits.total_seconds is not None:
-            allowed = limits.start_seconds + limits.total_seconds + limits.answer_seconds + _BACKSTOP_SECONDS
-            self._deadline(call, self._loop.time() + allowed)
-        frame = frames.Call(
-            call.corr, request.caller, request.method, call.key, None, request.headers, request.log_level
-        )
-        self._channel.send(peer, frame, request.params)
-
-    def _touch(self, session: str, name: str) -> None:
-        touched = self._calls.touched.get(session)
-        if touched is None:
-            self._calls.touched[session] = {name}
-        else:
-            touched.add(name)
-
     # ---- ends
 
     def _end(self, corr: int) -> Pending | None:
@@ -302,15 +224,12 @@ class Router:
         call = self._calls.remove(corr)
         if call is None:
             return None
-        if call.peer is not None:
-            self._credit[call.server] -= len(call.request.params)
-        else:
+        if call.awaited:
             self._awaiting.pop(corr, None)
-            if (held := self._held.get(call.server)) is not None:
-                held.pop(corr, None)
-        for ask in call.asks:
-            _, peer, number = self._asks.pop(ask)
-            self._ask_of.pop((peer.name, peer.incarnation, number), None)
+        else:
+            self._sending.ended(call)
+        if call.asks:
+            self._asks.drop(call)
         return call
 
     def _fail(
@@ -372,25 +291,6 @@ class Router:
         if call is not None and call.peer is peer:
             call.sink.progress(payload)
 
-    def _on_ask(self, peer: Peer, frame: frames.Ask, payload: bytes) -> None:
-        call = self._calls.table.get(frame.corr)
-        if call is None or call.peer is not peer:
-            error = msgspec.json.encode({"code": protocol.METHOD_NOT_FOUND, "message": "the call has ended"})
-            self._channel.send(peer, frames.Answer(frame.ask, True), error)
-            return
-        self._last_ask += 1
-        self._asks[self._last_ask] = (call, peer, frame.ask)
-        self._ask_of[peer.name, peer.incarnation, frame.ask] = self._last_ask
-        call.asks.append(self._last_ask)
-        call.sink.ask(self._last_ask, frame.method, payload)
-
-    def _on_withdraw(self, peer: Peer, frame: frames.Withdraw, payload: bytes) -> None:
-        ask = self._ask_of.pop((peer.name, peer.incarnation, frame.ask), None)
-        if ask is not None:
-            call = self._asks.pop(ask)[0]
-            call.asks.remove(ask)
-            call.sink.withdraw(ask, frame.reason)
-
     def _on_notify(self, peer: Peer, frame: frames.Notify, payload: bytes) -> None:
         if frame.corr:
             call = self._calls.table.get(frame.corr)
@@ -412,22 +312,10 @@ class Router:
 
     def gate_changed(self, name: str) -> None:
         """Calls that wait for that upstream may go on, or are refused."""
-        held = self._held.get(name)
-        if held:
-            upstream = self._supervision.upstreams.get(name)
-            gate = None if upstream is None else upstream.gate()
-            if gate is None or gate.way != "hold":
-                self._held[name] = {}
-                for call in held.values():
-                    self._calls.deadlines.drop(call.corr)
-                    self._dispatch(call)
+        self._sending.gate_changed(name)
         for call in [call for call in self._awaiting.values() if name in call.awaited]:
-            del self._awaiting[call.corr]
-            self._route(call)
-            if call.corr in self._awaiting:
-                continue
-            if call.corr in self._calls.table and call.peer is None and call.server not in self._held:
-                continue
+            if self._awaiting.pop(call.corr, None) is not None:
+                self._route(call)
 
     def worker_lost(self, name: str, peer: Peer, reason: str) -> None:
         """That worker's calls fail; what was to come from it will not."""
@@ -437,7 +325,6 @@ class Router:
         for server, future in list(self._calls.requests.values()):
             if server == name and not future.done():
                 future.set_exception(RefusedByWorker(reason))
-        self._credit.pop(name, None)
 
     def ready(self, name: str) -> None:
         """A worker's upstream became ready: subscriptions are made again."""
@@ -465,7 +352,10 @@ class Router:
 
     # ---- deadlines
 
-    def _deadline(self, call: Pending, when: float) -> None:
+    def _deadline(self, call: Pending, when: float | None) -> None:
+        if when is None:
+            self._calls.deadlines.drop(call.corr)
+            return
         self._calls.deadlines.set(call.corr, when)
         if self._timer is None:
             self._timer = self._loop.call_later(1.0, self._tick)
@@ -497,32 +387,3 @@ class Router:
         state = "removed" if upstream is None else f"{upstream.life.state}: {upstream.message()}".rstrip(": ")
         text = f"server '{name}' was not ready within its start limit ({state}); see: coffer mcp show {name}"
         self._fail(call, errors.START_LIMIT, text, server=name)
-
-
-class _Awaited:
-    """A sink for one who waits for the outcome and nothing else."""
-
-    def __init__(self, outcome: "asyncio.Future[tuple[bool, bytes]]") -> None:
-        self.outcome = outcome
-
-    def progress(self, params: bytes) -> None:
-        """Not shown."""
-
-    def notify(self, method: str, params: bytes) -> None:
-        """Not shown."""
-
-    def ask(self, ask: int, method: str, params: bytes) -> None:
-        """Nobody can be asked: no capability was declared, so no ask is lawful."""
-
-    def withdraw(self, ask: int, reason: str) -> None:
-        """See ``ask``."""
-
-    def reply(self, result: bytes) -> None:
-        """It ended well."""
-        if not self.outcome.done():
-            self.outcome.set_result((True, result))
-
-    def fail(self, failure: Failure) -> None:
-        """It did not."""
-        if not self.outcome.done():
-            self.outcome.set_result((False, failure.error))

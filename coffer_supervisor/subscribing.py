@@ -125,7 +125,7 @@ class Subscriptions:
             text = gate.message or f"server '{name}' was not ready within its start limit"
             raise CallError(failure(reason, text, era, server=name))
         corr, answer = self._calls.request(name)
-        self._calls.touched.setdefault(wish.caller.session, set()).add(name)
+        self._calls.touch(wish.caller.session, name)
         try:
             self._channel.send(upstream.peer, frames.Subscribe(corr, wish.caller, wish.subscriber, wish.uri))
             async with asyncio.timeout(upstream.config.limits.start_seconds + _ANSWER_SECONDS):

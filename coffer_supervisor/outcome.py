@@ -1,0 +1,59 @@
+"""A call on behalf of an operator: no client, no stream, one outcome.
+
+Owns the request that management makes of the router, and the sink that waits for its outcome.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from coffer_common import frames, protocol
+from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, CallRequest, Failure, Principal, Scope
+
+SESSION: Final = "management"
+"""One for all, so that a second call finds the connection that the first one opened."""
+
+
+def management_request(server: str, tool: str, arguments: bytes, client: str) -> CallRequest:
+    """A tools/call under the upstream's own name."""
+    caller = frames.Caller(
+        session=SESSION,
+        principal=LOCAL_PRINCIPAL,
+        endpoint=f"/servers/{server}/mcp",
+        naming="raw",
+        revision=protocol.LATEST_LEGACY,
+        wire="shim",
+    )
+    params = b'{"name":' + msgspec.json.encode(tool) + b',"arguments":' + arguments + b"}"
+    principal, scope = Principal(LOCAL_PRINCIPAL, client), Scope(caller.endpoint, server=server)
+    return CallRequest(caller, principal, scope, "tools/call", params, client_name=client)
+
+
+class Outcome:
+    """A sink for one who waits for the end and nothing else: (True, result) or (False, error object)."""
+
+    def __init__(self, future: "asyncio.Future[tuple[bool, bytes]]") -> None:
+        self.future = future
+
+    def progress(self, params: bytes) -> None:
+        """Not shown."""
+
+    def notify(self, method: str, params: bytes) -> None:
+        """Not shown."""
+
+    def ask(self, ask: int, method: str, params: bytes) -> None:
+        """Nobody can be asked: no capability was declared, so no ask is lawful."""
+
+    def withdraw(self, ask: int, reason: str) -> None:
+        """See ``ask``."""
+
+    def reply(self, result: bytes) -> None:
+        """It ended well."""
+        if not self.future.done():
+            self.future.set_result((True, result))
+
+    def fail(self, failure: Failure) -> None:
+        """It did not."""
+        if not self.future.done():
+            self.future.set_result((False, failure.error))
