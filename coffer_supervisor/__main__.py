@@ -85,7 +85,9 @@ def _run(options: argparse.Namespace, word: Word) -> int:
     except BaseException:
         lock.release()
         raise
-    log.get("coffer_supervisor").info("coffer-daemon starts", version=claimed.info.coffer_version, port=claimed.info.port)
+    log.get("coffer_supervisor").info(
+        "coffer-daemon starts", version=claimed.info.coffer_version, port=claimed.info.port
+    )
 
     def ready() -> None:
         word.ready()
