@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt fault e2e bench migrate
+.PHONY: help setup run test check check-format check-lint check-types check-imports fmt fault e2e bench migrate
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,11 +38,19 @@ e2e: setup ## only the end-to-end tests
 fault: setup ## only the tests that break things on purpose
 	$(PYTEST) tests/fault
 
-check: setup build/links ## formatting, lint, types, import contracts
-	$(BIN)/ruff format --check $(SOURCES)
+check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
+
+check-format: setup
+	$(BIN)/ruff format --check --quiet $(SOURCES)
+
+check-lint: setup
 	$(BIN)/ruff check $(SOURCES)
+
+check-types: setup build/links
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	$(BIN)/mypy tests bench
+
+check-imports: setup
 	$(BIN)/lint-imports
 
 fmt: setup ## format, and mend what lint can mend
