@@ -162,11 +162,11 @@ class CallTool(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CallOutcome(_Shape, frozen=True, kw_only=True):
-    """``result`` where the upstream answered (``isError`` included), ``error`` (a JSON-RPC error object) otherwise."""
+    """``result`` where the upstream answered (``isError`` included), else null; ``error``: a JSON-RPC error object."""
 
     ok: bool
-    result: msgspec.Raw | None = None
-    error: msgspec.Raw | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class LogLines(_Shape, frozen=True, kw_only=True):
@@ -180,7 +180,9 @@ class LogLines(_Shape, frozen=True, kw_only=True):
 
 
 class Process(_Shape, frozen=True, kw_only=True):
-    """One process. ``state``: the kernel's letter (``T`` stopped, ``Z`` zombie, ...)."""
+    """One process. ``state``: the kernel's letter (``T`` stopped, ``Z`` zombie, ...). ``command``: the program's name,
+    with its arguments where the worker could mask what is secret in them. ``depth`` below the worker's own children.
+    """
 
     pid: int
     ppid: int

@@ -177,9 +177,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _decoded(raw: msgspec.Raw | None) -> dict[str, Any]:
-    if raw is None:
-        return {}
+def _decoded(raw: msgspec.Raw) -> dict[str, Any]:
     import json  # takes what JavaScript servers send and msgspec refuses: lone surrogates
 
     value = json.loads(bytes(raw))

@@ -142,10 +142,12 @@ def _detail(found: PsDetail) -> None:
 
 
 def _call(call: CallView, worker_calls: list[Any]) -> str:
-    client_name = f"client {call.client}" if call.client else "client unnamed"
     own = next((one for one in worker_calls if isinstance(one, dict) and f"c-{one.get('corr')}" == call.id), {})
-    stage = str(own.get("stage") or own.get("state") or call.state)
-    return f"{call.id}  {shortened(call.key, 60)}  {duration(call.seconds)}  {client_name}  {stage}".rstrip()
+    where = f"waiting for {own['waiting_for']}" if own.get("waiting_for") else call.state
+    limit = own.get("limit_in")
+    ends = f"; times out in {duration(limit)}" if isinstance(limit, float | int) else ""
+    who = f"client {call.client or 'unnamed'}"
+    return f"{call.id}  {shortened(call.key, 60)}  {duration(call.seconds)}  {who}  {where}{ends}"
 
 
 def _branch(process: Process) -> str:
@@ -165,14 +167,8 @@ def _tasks(found: PsDetail) -> None:
         return
     render.line("the worker's tasks")
     for task in found.tasks:
-        if isinstance(task, dict):
-            name = task.get("name") or task.get("thread") or "?"
-            stack = task.get("stack") or task.get("where") or []
-            render.line(f"  {name}")
-            for frame in stack if isinstance(stack, list) else str(stack).splitlines():
-                render.line(f"    {str(frame).strip()}")
-        else:
-            render.line(f"  {task}")
+        for number, text in enumerate(str(task).splitlines()):
+            render.line(f"  {'  ' if number else ''}{text.rstrip()}")
 
 
 def _hints(found: PsDetail) -> list[str]:

@@ -5,6 +5,7 @@ worker that does not answer.
 """
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,9 +24,15 @@ _DUMP_SECONDS = 3.0
 _STDERR_LINES = 5
 
 
+class _Masked(msgspec.Struct):
+    pid: int
+    command: str = ""
+
+
 class _Dump(msgspec.Struct):
     calls: list[Any] = []
     tasks: list[Any] = []
+    tree: list[_Masked] = []
     stderr: list[str] = []
 
 
@@ -53,6 +60,9 @@ async def show(request: Request) -> Answer:
     known = await asyncio.to_thread(_look, [row.worker_pid] if row.worker_pid else [])
     stopped, tree = known.get(row.worker_pid or 0, (False, []))
     dump, error = await _dump(request, row.worker_pid, stopped)
+    # Only the worker knows the secrets that a process may have put into its own command line.
+    masked = {process.pid: process.command for process in dump.tree if process.command}
+    tree = [msgspec.structs.replace(one, command=masked.get(one.pid, one.command)) for one in tree]
     stderr, _ = await asyncio.to_thread(tail, management.home.upstream_log(request.name), _STDERR_LINES)
     return PsDetail(
         worker=msgspec.structs.replace(
@@ -122,7 +132,8 @@ def _process(proc: proctree.Proc, depth: int) -> Process:
     try:
         process = psutil.Process(proc.pid)
         with process.oneshot():
-            command = " ".join(process.cmdline()) or f"[{process.name()}]"
+            words = process.cmdline()
+            command = os.path.basename(words[0]) if words and words[0] else process.name()
             rss = process.memory_info().rss
             times = process.cpu_times()
             cpu = times.user + times.system
