@@ -29,9 +29,12 @@ Start = Callable[[], Awaitable[Connection]]
 
 
 class StartFailed(Exception):
-    """A connection could not be made. ``answered``: the upstream lives and refused; ``stderr``: its last lines."""
+    """A connection could not be made. ``answered``: the code with which a living upstream refused; ``stderr``: its
+    last lines."""
 
-    def __init__(self, reason: Reason, message: str, *, stderr: tuple[str, ...] = (), answered: bool = False) -> None:
+    def __init__(
+        self, reason: Reason, message: str, *, stderr: tuple[str, ...] = (), answered: int | None = None
+    ) -> None:
         super().__init__(message)
         self.reason, self.message, self.stderr, self.answered = reason, message, stderr, answered
 
@@ -80,9 +83,9 @@ class Negotiation:
         try:
             return await self._limited(self._initialize(want))
         except StartFailed as error:
-            if not error.answered or self._probe is None:
+            if error.answered is None or self._probe is None:
                 raise
-            late = self._modern(want, self._probe.result()) if self._late_discover() else None
+            late = await self._limited(self._late_modern(want, error.answered))
             if late is not None:
                 return late
         # It took the probe for the beginning of a session: only a fresh process can be asked again.
@@ -126,6 +129,7 @@ class Negotiation:
         connection = await self._fresh()
         hop = self._hop("modern", protocol.LATEST_MODERN, want)
         self._probe_id, self._probe = connection.begin("server/discover", hop.params())
+        self._probe.add_done_callback(_seen)
         patience = min(PROBE_SECONDS, self._limits.start_seconds / 2)
         done, _ = await asyncio.wait([self._probe], timeout=patience)
         if not done:
@@ -165,10 +169,17 @@ class Negotiation:
         self._settle(connection, self._hop("modern", protocol.LATEST_MODERN, want), found, bytes(info))
         return connection
 
-    def _late_discover(self) -> bool:
-        """Whether the probe was answered well after our patience: a modern server that was slow to start."""
+    async def _late_modern(self, want: Want, refusal: int) -> Connection | None:
+        """The connection where the probe is answered well after our patience: a modern server that was slow to start.
+
+        It refuses the older handshake in words of the modern era, perhaps before it answers the probe."""
         probe = self._probe
-        return probe is not None and probe.done() and not probe.cancelled() and probe.exception() is None
+        if probe is None or (not probe.done() and refusal not in _MODERN_ERRORS):
+            return None
+        try:
+            return self._modern(want, await asyncio.shield(probe))
+        except (UpstreamError, Unanswered):
+            return None
 
     # ---- legacy
 
@@ -188,7 +199,7 @@ class Negotiation:
             agreed = splice.text(found.get("protocolVersion"))
         except UpstreamError as error:
             raise StartFailed(
-                errors.START_FAILED, f"Upstream {self._server!r} refused initialize with {error}", answered=True
+                errors.START_FAILED, f"Upstream {self._server!r} refused initialize with {error}", answered=error.code
             ) from None
         except Unanswered as error:
             stderr = connection.gone.stderr if connection.gone is not None else ()
@@ -228,6 +239,12 @@ class Negotiation:
             f"Upstream {self._server!r} and Coffer have no protocol revision in common: Coffer asked for {asked}, the "
             f"upstream speaks {theirs}",
         )
+
+
+def _seen(future: "asyncio.Future[bytes]") -> None:
+    """A probe that nobody waits for any more may fail in silence."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _supported(raw_error: bytes) -> list[str]:
