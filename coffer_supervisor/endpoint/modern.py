@@ -7,9 +7,9 @@ Source: MCP 2026-07-28, Transports, Streamable HTTP; Subscriptions; Cancellation
 
 import asyncio
 import itertools
+import logging
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from aiohttp import web
 
 from coffer_common import errors, jsonrpc, protocol
@@ -24,6 +24,7 @@ from coffer_supervisor.endpoint.streams import QUIET_SECONDS, HttpSink, Outbox, 
 if TYPE_CHECKING:
     from coffer_supervisor.router import Router
 
+_log: Final = logging.getLogger(__name__)
 _ROUTING: Final = (protocol.HEADER_VERSION, protocol.HEADER_METHOD, protocol.HEADER_NAME)
 
 
@@ -158,7 +159,7 @@ class ModernHttp:
 
 def _ended_badly(task: "asyncio.Future[None]", outbox: Outbox) -> None:
     if not task.cancelled() and task.exception() is not None:
-        structlog.get_logger(__name__).error("listen_failed", error=repr(task.exception()))
+        _log.error("a listen failed", exc_info=task.exception())
         outbox.end()
 
 

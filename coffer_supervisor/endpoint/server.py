@@ -5,6 +5,7 @@ token, nor a path that holds one.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -45,6 +46,9 @@ SHUTDOWN_SECONDS: Final = 2.0
 _UNSENT_MS: Final = 120_000
 _MAX_HEADER: Final = 64 * 1024
 _HINT: Final = "send the token as `Authorization: Bearer TOKEN` or `X-Coffer-Token` (see daemon.json)"
+
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Endpoint:
@@ -124,8 +128,16 @@ class Endpoint:
             response = await self._admitted(request, path)
         except Rejected as error:
             response = error_response(error.problem, error.status, error.raw_id)
-            if error.status in (413, 415):
+            if error.status in (413, 415):  # its body was not read
                 response.force_close()
+        except (OSError, asyncio.CancelledError):  # the client is gone
+            raise
+        except Exception:
+            if request.writer.output_size:
+                raise
+            _log.exception("a request failed")
+            problem = failure(errors.INTERNAL, "Coffer failed to answer: see logs/daemon.log", "legacy")
+            response = error_response(problem, 500)
         return response
 
     async def _admitted(self, request: web.BaseRequest, path: str) -> web.StreamResponse:

@@ -6,6 +6,7 @@ Source: MCP 2025-11-25 and 2026-07-28, Transports, stdio; Cancellation.
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -15,7 +16,6 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-import structlog
 
 from coffer_common import jsonrpc, protocol, shimproto
 from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, Failure, Principal
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_UNREAD: Final = 256 * 1024 * 1024
 """Bytes waiting for a shim that does not read, beyond which it is left."""
 MAX_CONNECTIONS: Final = 1024
+_log: Final = logging.getLogger(__name__)
 _HIGH_WATER: Final = 1024 * 1024
 _LOCAL: Final = Principal(LOCAL_PRINCIPAL, "local")
 
@@ -157,7 +158,7 @@ class ShimConnection(asyncio.Protocol):
         else:  # a large one is not copied once more
             transport.writelines((jsonrpc.one_line(message), b"\n"))
         if transport.get_write_buffer_size() > MAX_UNREAD:
-            structlog.get_logger(__name__).warning("shim_does_not_read", unread=transport.get_write_buffer_size())
+            _log.warning("a shim does not read: it is left with %d bytes unread", transport.get_write_buffer_size())
             transport.abort()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -227,4 +228,4 @@ class ShimConnection(asyncio.Protocol):
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            structlog.get_logger(__name__).error("request_failed", error=repr(task.exception()))
+            _log.error("a request failed", exc_info=task.exception())

@@ -1,6 +1,7 @@
 """The endpoint's door and its manners: what needs no upstream. One daemon serves all tests of this file."""
 
 import asyncio
+import hashlib
 import io
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -95,6 +96,31 @@ async def test_what_is_open_and_what_is_not(door: Daemon, raw: RawHttp) -> None:
     assert (nowhere.status, nowhere.error["code"]) == (404, protocol.INVALID_REQUEST)
     log = (door.home / "logs" / "daemon.log").read_text()
     assert door.token not in log
+
+
+async def test_a_clients_own_token_and_its_scope(door: Daemon, raw: RawHttp) -> None:
+    """K12: a client enters where its scope allows, by header or path; another client's session is not there for it."""
+    for name, servers in (("one", ["a"]), ("two", None)):
+        digest = hashlib.sha256(f"token-{name}".encode()).hexdigest()
+        config = {"token_sha256": digest} | ({} if servers is None else {"servers": servers})
+        await door.call("POST", "/resources", {"kind": "client", "name": name, "config": config})
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+    bare = {**raw.headers, "Authorization": ""}
+    del bare["Authorization"]
+    async with raw.session.post(door.url("/key/token-one/mcp"), json=message, headers=bare) as response:
+        assert response.status == 200
+        session = response.headers["Mcp-Session-Id"]
+    one, two = ({"Authorization": f"Bearer token-{name}", "Mcp-Session-Id": session} for name in ("one", "two"))
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert (await raw.post(ping, two)).status == 404
+    assert (await raw.exchange("DELETE", headers=two)).status == 404
+    assert (await raw.post(ping, one)).result == {}
+    assert (await raw.post(ping, {"Mcp-Session-Id": session})).status == 404
+    denied = await raw.exchange("POST", json.dumps(message).encode(), one, door.url("/servers/b/mcp"))
+    assert (denied.status, denied.error["data"]["reason"]) == (403, "denied")
+    assert (await raw.exchange("GET", headers=two, url=door.url("/api/v1/resources"))).status == 403
+    assert (await raw.exchange("GET", headers=bare, url=door.url("/key/token-two/api/v1/resources"))).status == 404
+    assert "token-one" not in (door.home / "logs" / "daemon.log").read_text()
 
 
 async def test_verbs(raw: RawHttp) -> None:
