@@ -121,8 +121,9 @@ def emit(as_data: bool, shape: msgspec.Struct, human: Callable[[], None]) -> Non
 
 
 def error(message: str, hint: str = "") -> None:
-    """What happened and what to do next, on stderr."""
-    lines = [f"error: {safe_block(message)}", *(f"  {one}" for one in safe_block(hint).splitlines())]
+    """What happened and what to do next, on stderr. Further lines of a server's words are marked as such."""
+    first, *more = safe_block(message).splitlines() or [""]
+    lines = [f"error: {first}", *(f"  | {one}" for one in more), *(f"  {one}" for one in safe_block(hint).splitlines())]
     sys.stderr.write("\n".join(lines) + "\n")
 
 

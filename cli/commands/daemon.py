@@ -1,6 +1,7 @@
 """``coffer daemon ...`` and ``coffer backup``."""
 
 import os
+import select
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _DRAIN_SECONDS = 30.0
+_EXIT_SECONDS = 5.0
 _SHOWN_AS = {"backoff": "retrying", "needs_login": "waiting for a login"}
 
 
@@ -132,15 +134,29 @@ def _end(daemon: "Client", reason: Any) -> None:
     """Asks the daemon to leave, and waits until it has."""
     from coffer_common import flocks
 
-    daemon.send("POST", "/daemon/shutdown", Stopping, Shutdown(reason=reason))
+    process = _watched(daemon.info.pid)
     try:
-        # Held for the daemon's whole life: having it means that the daemon is gone.
+        daemon.send("POST", "/daemon/shutdown", Stopping, Shutdown(reason=reason))
+        # Held for the daemon's whole life: having it means that the daemon has let go of everything.
         flocks.lock(daemon.home.daemon_alive, _DRAIN_SECONDS).release()
+        if process is not None:
+            select.select([process], [], [], _EXIT_SECONDS)
     except flocks.LockTimeout as error:
         raise CliError(
             f"coffer-daemon (pid {daemon.info.pid}) is still ending after {_DRAIN_SECONDS:.0f} s",
             f"see {daemon.home.daemon_log}; as a last resort: kill -9 {daemon.info.pid}",
         ) from error
+    finally:
+        if process is not None:
+            os.close(process)
+
+
+def _watched(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process has ended; None where the system has none."""
+    try:
+        return os.pidfd_open(pid) if sys.platform == "linux" else None
+    except OSError:
+        return None
 
 
 def _emit_state(as_json: bool, quiet: bool, found: Status, words: str) -> None:

@@ -10,7 +10,7 @@ import typer
 from coffer_cli import client, render
 from coffer_cli.errors import CliError, usage
 from coffer_cli.options import Json, Quiet, Server, pairs
-from coffer_cli.text import duration, local_time, safe_block, shortened
+from coffer_cli.text import duration, local_time, safe, safe_block, shortened
 from coffer_common import exits
 from coffer_common.api import (
     CallOutcome,
@@ -133,7 +133,7 @@ def call(
     elif not outcome.ok:
         _refused(name, tool, _decoded(outcome.error))
     elif failed:
-        render.error(f"{name}: {tool} failed: {_text(result).strip() or 'it did not say why'}")
+        render.error(f"{name}: {safe(tool)} failed: {_text(result).strip() or 'it did not say why'}")
     elif not quiet:
         render.block(_text(result))
     if failed:
@@ -145,7 +145,7 @@ def _refused(name: str, tool: str, error: dict[str, Any]) -> None:
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
     hint = f"see what it offers: coffer mcp tools {name}" if reason == "unknown_capability" else ""
-    own = "" if reason else f"{name}: {tool}: "
+    own = "" if reason else f"{name}: {safe(tool)}: "
     raise CliError(f"{own}{message}", hint or f"see how it is: coffer ps {name}", _exit_code(reason))
 
 
