@@ -35,7 +35,8 @@ FrameT = TypeVar("FrameT")
 def server_config(upstream: Upstream | dict[str, Any], **more: Any) -> McpServerConfig:
     """A typed configuration of a fixture server."""
     value = upstream.config(**more) if isinstance(upstream, Upstream) else {**upstream, **more}
-    return msgspec.convert({"path": os.environ["PATH"], **value}, McpServerConfig)
+    path = {"path": os.environ["PATH"]} if value["transport"] == "stdio" else {}
+    return msgspec.convert({**path, **value}, McpServerConfig)
 
 
 def caller(revision: str = "2025-11-25", session: str = "s1", naming: frames.Naming = "prefixed") -> frames.Caller:

@@ -34,7 +34,8 @@ def test_an_entry_is_renamed_and_otherwise_untouched() -> None:
 def test_recursive_schemas_pass() -> None:
     """S02."""
     schema = {"type": "object", "$defs": {"N": {"properties": {"kids": {"items": {"$ref": "#/$defs/N"}}}}}}
-    assert form(made(TOOL, {"name": "a", "inputSchema": schema}).entries[0], "prefixed", "legacy")["inputSchema"] == schema
+    entry = made(TOOL, {"name": "a", "inputSchema": schema}).entries[0]
+    assert form(entry, "prefixed", "legacy")["inputSchema"] == schema
 
 
 def test_one_odd_tool_does_not_take_the_list_down() -> None:

@@ -62,7 +62,10 @@ def test_a_modern_hop_carries_its_envelope_in_each_request() -> None:
 
 @pytest.mark.parametrize(
     ("ref", "key", "member"),
-    [({"type": "ref/prompt", "name": "s__p"}, "p", "name"), ({"type": "ref/resource", "uri": "coffer://s/x"}, "x", "uri")],
+    [
+        ({"type": "ref/prompt", "name": "s__p"}, "p", "name"),
+        ({"type": "ref/resource", "uri": "coffer://s/x"}, "x", "uri"),
+    ],
 )
 def test_a_completion_names_the_upstreams_own(ref: dict[str, Any], key: str, member: str) -> None:
     """R08."""
@@ -114,7 +117,7 @@ def test_a_result_without_names_passes_untouched() -> None:
 
 
 def test_names_in_a_tools_result_become_coffers() -> None:
-    """R01, R06: links, embedded resources and references of MCP Apps; text, unknown kinds and structured content stay."""
+    """R01, R06: links, embedded resources, references of MCP Apps; text, unknown kinds and structured content stay."""
     result = {
         "content": [
             {"type": "resource_link", "uri": "file:///a b", "name": "n", "x": 1},
@@ -212,7 +215,7 @@ def test_structured_content_that_is_no_object_becomes_text_for_a_legacy_client(c
     made = json.loads(translate.result("tools/call", raw, "modern", RAW))
     assert made == {"content": [{"type": "text", "text": '[1e2, "é"]'}]}
     kept = b'{"content":[{"type":"text","text":"x"}],"structuredContent":7}'
-    assert json.loads(translate.result("tools/call", kept, "modern", RAW)) == {"content": [{"type": "text", "text": "x"}]}
+    assert translate.result("tools/call", kept, "modern", RAW) == b'{"content":[{"type":"text","text":"x"}]}'
     good = b'{"content":[],"structuredContent":{"a":1}}'
     assert translate.result("tools/call", good, "modern", RAW) == good
 
@@ -273,7 +276,8 @@ def test_a_missing_resource_in_the_words_of_each_era() -> None:
     failure = translate.error("tools/call", raw, "legacy", AGGREGATE, "x:1")
     assert json.loads(failure.error)["data"] == {"uri": "coffer://s/x:1"}
     raw = b'{"code":-32002,"message":"m","data":{"uri":"x:2"}}'
-    assert json.loads(translate.error("resources/read", raw, "legacy", MODERN_RAW, "x:1").error)["data"] == {"uri": "x:2"}
+    failure = translate.error("resources/read", raw, "legacy", MODERN_RAW, "x:1")
+    assert json.loads(failure.error)["data"] == {"uri": "x:2"}
 
 
 def test_a_url_elicitation_error_has_no_place_on_a_modern_wire() -> None:
