@@ -59,9 +59,14 @@ class LegacyHttp:
             return await self._call(entry, live, envelope)
         try:
             result = await self._methods.legacy(live.session, str(method), bytes(envelope.params))
+            answer = jsonrpc.response(raw_id, result)
         except CallError as error:
-            return error_response(error.failure, 200, raw_id)
-        return json_response(jsonrpc.response(raw_id, result))
+            answer = jsonrpc.error_response(raw_id, error.failure.error)
+        if not _streams_at_once(entry, live):
+            return json_response(answer)
+        outbox = Outbox()
+        outbox.append(answer, answer=True)
+        return await self._respond(entry, live, outbox, at_once=True)
 
     async def post_batch(self, entry: Entry, body: bytes) -> web.StreamResponse:
         """Answers a JSON array, where the session's revision has batches. Raises Rejected."""
@@ -108,8 +113,7 @@ class LegacyHttp:
             self._starter.start(live, envelope, outbox)
         except CallError as error:
             return error_response(error.failure, 200, envelope.raw_id)
-        primed = entry.takes_stream and live.session.revision == _PRIMED
-        return await self._respond(entry, live, outbox, at_once=primed and entry.scope.server is not None)
+        return await self._respond(entry, live, outbox, at_once=_streams_at_once(entry, live))
 
     async def _respond(
         self, entry: Entry, live: Live, outbox: Outbox, *, at_once: bool = False, array: bool = False
@@ -200,6 +204,11 @@ class LegacyHttp:
     def end_calls(self, session: Session, reason: str) -> None:
         """The session is over: its open streams end with an error."""
         self._starter.end_all(session, reason)
+
+
+def _streams_at_once(entry: Entry, live: Live) -> bool:
+    passed_through = entry.scope.server is not None
+    return passed_through and entry.takes_stream and live.session.revision == _PRIMED
 
 
 def _plain(outbox: Outbox, *, array: bool) -> web.Response:
