@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
-from coffer_supervisor.credentials import CredentialError
+from coffer_supervisor.credentials import CredentialError, MissingCredential, references
 from coffer_supervisor.management import secrets
-from coffer_supervisor.management.errors import from_credential, invalid
+from coffer_supervisor.management.errors import ApiError, from_credential, invalid
 from coffer_supervisor.management.request import Request
 from coffer_supervisor.store.resources import checked_config
 
@@ -45,8 +45,13 @@ async def _check_references(request: Request, name: str, config: McpServerConfig
             continue
         try:
             await request.management.vault.resolve(template, where=f"{where} of the server {name}")
-        except CredentialError as error:
+        except MissingCredential as error:
             raise from_credential(error) from error
+        except CredentialError as error:
+            refusal = from_credential(error)
+            wanted = ", ".join(f"${{{reference}}}" for reference in references(template))
+            message = f"{where} of the server {name} needs {wanted}, but {refusal.message}"
+            raise ApiError(refusal.status, refusal.code, message, refusal.hint) from error
 
 
 def patched(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
