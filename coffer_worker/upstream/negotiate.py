@@ -203,9 +203,9 @@ class Negotiation:
             ) from None
         except Unanswered as error:
             stderr = connection.gone.stderr if connection.gone is not None else ()
-            raise StartFailed(
-                errors.START_FAILED, f"Upstream {self._server!r} did not start: {error.problem.message}", stderr=stderr
-            ) from None
+            what = error.problem.message.removeprefix(f"Upstream {self._server!r} ")
+            text = f"Upstream {self._server!r} did not start: it {what}"
+            raise StartFailed(errors.START_FAILED, text, stderr=stderr) from None
         except ValueError as error:
             raise StartFailed(
                 errors.START_FAILED, f"Upstream {self._server!r} answered initialize with what is {error}"

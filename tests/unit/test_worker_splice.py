@@ -29,13 +29,15 @@ def test_numbers_keep_their_spelling() -> None:
     assert splice.join(found) == b'{"big":12345678901234567890123,"f":1e2,"x":[1.0 , 2]}'
 
 
-@pytest.mark.parametrize("raw", [b"[]", b"1", b'"x"', b"", b"{", b'{"a":}', rb'{"\u0041":}', rb'["\u0041"]'])
+@pytest.mark.parametrize(
+    "raw", [b"[]", b"1", b'"x"', b"", b"{", b'{"a":}', rb'{"\u0041":}', rb'["\u0041"]', rb"x\u0041"]
+)
 def test_what_is_no_object(raw: bytes) -> None:
     with pytest.raises(ValueError):
         splice.members(raw)
 
 
-@pytest.mark.parametrize("raw", [b"{}", b"1", b"[1", rb'{"a":"\ud800"}', rb'["\ud800" 1]', rb'["\ud800"'])
+@pytest.mark.parametrize("raw", [b"{}", b"1", b"[1", rb'{"a":"\ud800"}', rb'["\ud800" 1]', rb'["\ud800"', rb"x\u0041"])
 def test_what_is_no_array(raw: bytes) -> None:
     with pytest.raises(ValueError):
         splice.items(raw)
@@ -83,8 +85,15 @@ def test_messages_with_and_without_lone_surrogates() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"Server ready", b'"ready"', b'{"level":"info"}', rb'{"jsonrpc":"2.0","x":"\udc00"}', rb'{"x":"\udc00"',
-     rb'"\udc00"', rb'{"id":1,"result":{"x":"\udc00"}}'],
+    [
+        b"Server ready",
+        b'"ready"',
+        b'{"level":"info"}',
+        rb'{"jsonrpc":"2.0","x":"\udc00"}',
+        rb'{"x":"\udc00"',
+        rb'"\udc00"',
+        rb'{"id":1,"result":{"x":"\udc00"}}',
+    ],
 )
 def test_chatter_is_no_message(line: bytes) -> None:
     """F01."""

@@ -176,7 +176,7 @@ def test_prompts_with_one_and_with_many_contents() -> None:
     assert made[0]["content"]["uri"] == "coffer://s/x:1"
     assert made[1]["content"][0]["resource"]["uri"] == "coffer://s/x:2"
     assert made[2] == messages[2]
-    odd = b'{"messages":"uri","x":{"uri":1}}'
+    odd = b'{"messages":"uri","x":{"uri":1},"_meta":{"ui":{},"v":"resourceUri"}}'
     assert translate.result("prompts/get", odd, "legacy", AGGREGATE) == odd
     completion = b'{"completion":{"values":["uri"]},"uri":"x"}'
     assert translate.result("completion/complete", completion, "legacy", AGGREGATE) == completion
@@ -259,7 +259,8 @@ def test_errors_pass_unchanged() -> None:
     raw = b'{"code":-32042,"message":"m","data":{"k":[1e2]}}'
     failure = translate.error("tools/call", raw, "legacy", RAW, "t")
     assert (failure.code, failure.message, failure.error, failure.status) == (-32042, "m", raw, 200)
-    assert translate.error("tools/call", b'{"code":-1}', "modern", MODERN_AGGREGATE, "t").error == b'{"code":-1}'
+    for era in ("modern", "legacy"):
+        assert translate.error("tools/call", b'{"code":-1}', era, MODERN_AGGREGATE, "t").error == b'{"code":-1}'
 
 
 def test_a_missing_resource_in_the_words_of_each_era() -> None:
