@@ -28,7 +28,6 @@ SEND_MESSAGES: Final = 4096
 RECEIVE_MESSAGES: Final = 1024
 MAX_HEADER: Final = 4 * 1024 * 1024
 _TURN: Final = 128
-_ZERO_COPY: Final = 64 * 1024
 _LINGER_MS: Final = 500
 
 # As plain numbers: an enum's `|` costs more than the rest of a send.
@@ -214,7 +213,11 @@ class _Router:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send all of this turn in one go: ZeroMQ's I/O thread is woken once, not for each frame."""
+        """Send all of this turn in one go: ZeroMQ's I/O thread is woken once, not for each frame.
+
+        Payloads are copied: without that pyzmq needs a thread and sockets of its own to give them back, and large
+        params are rare.
+        """
         self._flushing = False
         outgoing, sock = self._outgoing, self._socket
         if sock.closed:
@@ -227,7 +230,7 @@ class _Router:
                 sock.send(peer.identity, _MORE)
                 if payload:
                     sock.send(frames.encode(frame), _MORE)
-                    sock.send(payload, _LAST, copy=len(payload) < _ZERO_COPY)
+                    sock.send(payload, _LAST)
                 else:
                     sock.send(frames.encode(frame), _LAST)
             except zmq.Again:

@@ -76,11 +76,19 @@ class Reports:
         else:
             kinds = self._catalogues.put(peer.name, frame.era, base)
             upstream.refreshed_at = base.read_at
+        upstream.remembering += 1
         self._workers.changed(peer.name, kinds)
         self._workers.background(self._remember(upstream, base), f"remember what {peer.name} lists")
 
     async def _remember(self, upstream: Upstream, base: Base) -> None:
         """Record what was listed; what is new follows the server's policy of now, even if that changes later."""
+        try:
+            await self._record(upstream, base)
+        finally:
+            upstream.remembering -= 1
+            self._workers.pulse.beat()
+
+    async def _record(self, upstream: Upstream, base: Base) -> None:
         async with self._remembering.setdefault(upstream.name, asyncio.Lock()):
             auto = upstream.config.auto_enable
             try:

@@ -125,7 +125,9 @@ class Supervision:
             upstream, server = self.upstreams.get(name), self.catalogues.servers.get(name)
             if upstream is None or server is None:
                 return True
-            return upstream.settled and (upstream.life.state != "ready" or bool(server.bases))
+            if upstream.life.state == "ready":
+                return bool(server.bases) and not upstream.remembering  # so that what it lists can be switched
+            return upstream.settled
 
         await self.pulse.until(outcome, deadline)
         return self.view(name)

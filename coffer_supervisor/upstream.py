@@ -94,6 +94,7 @@ class Upstream:
     last_error: str = ""
     slow: bool = False
     refreshing: bool = False
+    remembering: int = 0
     refreshed_at: float = 0.0
     timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
 
