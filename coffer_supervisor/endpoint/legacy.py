@@ -123,7 +123,8 @@ class LegacyHttp:
             quiet = not await outbox.changed(QUIET_SECONDS)
             if quiet and entry.takes_stream:
                 break
-        if outbox.ended and len(outbox) == outbox.answers and (entry.takes_json or not len(outbox)):
+        plain = entry.takes_json or not len(outbox)
+        if not at_once and plain and outbox.ended and len(outbox) == outbox.answers:
             return _plain(outbox, array=array)
         name = live.logs.add(outbox)
         response = await open_stream(entry.request)

@@ -266,6 +266,10 @@ async def test_pass_through_streams_at_once_with_a_priming_event(daemon: Daemon,
         assert head.startswith(b"id: ")
         assert b"\nretry: " in head
         assert echoed(answer.message) == {"a": 1}
+        for method in ("tools/list", "ping", "no/such"):
+            listed = await raw.request(method)
+            assert (listed.headers["Content-Type"], len(listed.messages)) == (EVENT, 1)
+        assert (await raw.request("ping", headers={"Accept": "application/json"})).result == {}
         await raw.exchange("DELETE")
         del raw.headers["Mcp-Session-Id"], raw.headers["MCP-Protocol-Version"]
         await raw.initialize("2025-06-18")
