@@ -134,9 +134,9 @@ class Router:
         """One page of a list as a result in the client's era. Raises CallError."""
         return await self.lists.page(caller, principal, scope, kind, cursor)
 
-    async def identity(self, scope: Scope) -> Identity:
-        """What an endpoint says it is. Raises CallError."""
-        return await self.lists.identity(scope)
+    async def identity(self, scope: Scope, era: protocol.Era = "legacy") -> Identity:
+        """What an endpoint says it is. Raises CallError, with a failure for a wire of ``era``."""
+        return await self.lists.identity(scope, era)
 
     async def subscribe(
         self, caller: frames.Caller, principal: Principal, scope: Scope, subscriber: str, exposed_uri: str

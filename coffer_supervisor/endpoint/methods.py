@@ -116,7 +116,7 @@ class Methods:
 
     async def discover(self, scope: Scope) -> bytes:
         """The ``server/discover`` result. Raises CallError as ``initialize`` does."""
-        identity = await self.router.identity(scope)
+        identity = await self.router.identity(scope, "modern")
         result: dict[str, Any] = {
             "resultType": "complete",
             "supportedVersions": list(protocol.MODERN_REVISIONS),
