@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import Final
 
-from coffer_common import errors, frames
+from coffer_common import errors, frames, protocol
 from coffer_supervisor.asking import Asks
 from coffer_supervisor.channel import Channel, Frame, Peer, Trouble
 from coffer_supervisor.core import routing
