@@ -88,6 +88,8 @@ class ControlThread:
             with self._lock:
                 if self._dumps.pop(frame.corr, None) is None:
                     return  # the thread has answered already, in its own way
+        if isinstance(frame, frames.State):
+            self._figures = self._figures_of_loop()  # the next beat belongs to this state, not to the one before
         self._out.append((frame, payload))
         self._wake()
 

@@ -79,6 +79,7 @@ class Worker:
         self.seen: list[tuple[Any, bytes]] = []
         self.beats: list[frames.Heartbeat] = []
         self.corr = 100
+        self.program = MAIN
         self._context = zmq.asyncio.Context()
         self._control = self._router("c.ipc")
         self._bulk = self._router("b.ipc")
@@ -95,10 +96,20 @@ class Worker:
     @classmethod
     @contextlib.asynccontextmanager
     async def start(
-        cls, home: Path, config: McpServerConfig | None, *, name: str = "up", ready: bool = True, hint: Any = ""
+        cls,
+        home: Path,
+        config: McpServerConfig | None,
+        *,
+        name: str = "up",
+        ready: bool = True,
+        hint: Any = "",
+        program: str = MAIN,
     ) -> AsyncIterator[Worker]:
-        """A worker for `config`, configured and (unless told otherwise) ready; ended at the end."""
+        """A worker for `config`, configured and (unless told otherwise) ready; ended at the end.
+
+        `program` is what the process runs: boot bytes on stdin, the lifeline's descriptor as its argument."""
         worker = cls(home, name)
+        worker.program = program
         process = worker._launch()
         try:
             await wait_for(lambda: len(worker.frames(frames.Hello)) == 2, what="both Hellos")
@@ -115,7 +126,7 @@ class Worker:
         fd = self._their_lifeline.fileno()
         environment = {**os.environ, "COFFER_HOME": str(self.home)}
         self.process = process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, str(fd)],
+            [sys.executable, "-c", self.program, str(fd)],
             stdin=subprocess.PIPE,
             pass_fds=[fd],
             env=environment,
