@@ -85,6 +85,9 @@ async def read_body(request: web.BaseRequest) -> bytes:
     declared = request.headers.get("Content-Length", "")
     if declared.isdigit() and int(declared) > MAX_BODY:
         raise _too_large()
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
     content = request.content
     first = await content.readany()
     if content.at_eof():

@@ -84,7 +84,8 @@ class LegacyHttp:
     async def _initialize(self, entry: Entry, envelope: jsonrpc.Envelope) -> web.Response:
         live = self._sessions.open(entry.principal, entry.scope)
         try:
-            result = await self._methods.initialize(live.session, bytes(envelope.params))
+            self._methods.begin(live.session, bytes(envelope.params))
+            result = await self._methods.initialize(live.session)
         except CallError as error:
             self._sessions.close(live.session.id, "initialize failed")
             return error_response(error.failure, 200, envelope.raw_id)

@@ -93,20 +93,24 @@ class Methods:
 
     # ---- handshake and discovery
 
-    async def initialize(self, session: Session, params: bytes) -> bytes:
-        """The ``initialize`` result; the session is fixed before the first wait, so that what follows may overtake.
-
-        Raises CallError where the endpoint's upstream cannot be started.
-        """
+    @staticmethod
+    def begin(session: Session, params: bytes) -> None:
+        """Takes ``initialize``'s params: from here on the session is fixed; what follows may overtake the answer."""
         try:
             asked = msgspec.json.decode(params or _EMPTY, type=_Initialize)
         except msgspec.DecodeError:
             asked = _Initialize()
         capabilities, info = _object(asked.capabilities), _object(asked.client_info)
-        caller = session.initialize(asked.protocol_version, capabilities, info, client_name(info))
+        session.initialize(asked.protocol_version, capabilities, info, client_name(info))
+
+    async def initialize(self, session: Session) -> bytes:
+        """The ``initialize`` result of a session that has begun.
+
+        Raises CallError where the endpoint's upstream cannot be started.
+        """
         identity = await self.router.identity(session.scope)
         result: dict[str, Any] = {
-            "protocolVersion": caller.revision,
+            "protocolVersion": session.revision,
             "capabilities": shown_capabilities(identity, session.scope),
             "serverInfo": msgspec.Raw(identity.server_info),
         }

@@ -5,7 +5,7 @@ Source: MCP 2025-11-25 and 2026-07-28, Transports, stdio; Cancellation; Subscrip
 """
 
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from coffer_common import errors, jsonrpc, protocol
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coffer_supervisor.router import Router
 
 _numbers: Final = itertools.count(1)
+Work = Callable[[], Coroutine[Any, Any, bytes]]
 
 
 class Connection(Protocol):
@@ -100,6 +101,8 @@ class ShimFace:
         self._methods, self._notices = methods, notices
         self.calls: dict[bytes, ShimCall] = {}
         self._requests: dict[bytes, asyncio.Task[None]] = {}
+        self._handshakes: set[bytes] = set()
+        self._greeted = False
         self._listens: dict[bytes, tuple[listen.Listen, asyncio.Task[None]]] = {}
         notices.add(
             Hearer(
@@ -107,11 +110,14 @@ class ShimFace:
                 principal=session.principal,
                 scope=session.scope,
                 deliver=connection.send,
-                ready=lambda: session.initialized,
+                ready=self._ready,
                 kinds=frozenset(KINDS),
                 uris=session.subscriptions,
             )
         )
+
+    def _ready(self) -> bool:
+        return self.session.initialized and self._greeted
 
     def received(self, line: bytes) -> None:
         """One line of the client's."""
@@ -158,9 +164,11 @@ class ShimFace:
             except CallError as error:
                 self.connection.send(jsonrpc.error_response(raw_id, error.failure.error))
         elif method == "initialize":
-            self._answer(key, raw_id, self._methods.initialize(self.session, params))
+            self._methods.begin(self.session, params)
+            self._requests[key] = self.connection.spawn(self._initialized(key, raw_id))
+            self._handshakes.add(key)
         else:
-            self._answer(key, raw_id, self._methods.legacy(self.session, method, params))
+            self._answer(key, raw_id, lambda: self._methods.legacy(self.session, method, params))
 
     def _modern(self, key: bytes, raw_id: bytes, method: str, params: bytes) -> None:
         verdict = ladder(method, params, None)
@@ -174,7 +182,7 @@ class ShimFace:
         elif method == LISTEN:
             self._listen(key, raw_id, client, params)
         else:
-            self._answer(key, raw_id, self._methods.modern(client, method, params))
+            self._answer(key, raw_id, lambda: self._methods.modern(client, method, params))
 
     def _start(self, raw_id: bytes, request: CallRequest, era: protocol.Era) -> None:
         call = ShimCall(self, raw_id, era)
@@ -183,12 +191,18 @@ class ShimFace:
             call.corr = corr
             self.calls[call.key] = call
 
-    def _answer(self, key: bytes, raw_id: bytes, work: Coroutine[Any, Any, bytes]) -> None:
+    def _answer(self, key: bytes, raw_id: bytes, work: Work) -> None:
         self._requests[key] = self.connection.spawn(self._answered(key, raw_id, work))
 
-    async def _answered(self, key: bytes, raw_id: bytes, work: Coroutine[Any, Any, bytes]) -> None:
+    async def _initialized(self, key: bytes, raw_id: bytes) -> None:
+        await self._answered(key, raw_id, lambda: self._methods.initialize(self.session))
+        self._handshakes.discard(key)
+        self._greeted = True
+        self._notices.released(self.session.id)
+
+    async def _answered(self, key: bytes, raw_id: bytes, work: Work) -> None:
         try:
-            answer = jsonrpc.response(raw_id, await work)
+            answer = jsonrpc.response(raw_id, await work())
         except CallError as error:
             answer = jsonrpc.error_response(raw_id, error.failure.error)
         except Exception:
@@ -223,7 +237,8 @@ class ShimFace:
             return
         if method == "notifications/initialized":
             self.session.initialized = True
-            self._notices.released(self.session.id)
+            if self._greeted:
+                self._notices.released(self.session.id)
         elif method == "notifications/cancelled":
             raw_id, reason = cancelled_id(params)
             if raw_id:
@@ -238,8 +253,8 @@ class ShimFace:
             self.router.cancel(call.corr, reason)
         elif key in self._listens:
             self._end_listen(key)
-        elif key in self._requests and self.session.caller is not None:
-            self._requests.pop(key).cancel()
+        elif key in self._requests and key not in self._handshakes:  # initialize is never cancelled
+            self._requests[key].cancel()
 
     def _refuse(self, raw_id: bytes, code: int, message: str) -> None:
         self.connection.send(jsonrpc.error_response(raw_id, jsonrpc.error(code, message)))

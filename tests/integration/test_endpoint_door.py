@@ -179,6 +179,15 @@ async def test_content_type_and_size(door: Daemon, raw: RawHttp) -> None:
         assert (await response.json())["result"] == {}
     reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
     head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\nX-Coffer-Token: {door.token}\r\n"
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}).encode()
+    expecting = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+    writer.write((head + expecting).encode())
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    assert b" 200 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
     writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {65 << 20}\r\n\r\n".encode())
     assert b" 413 " in await reader.readline()
     assert b'"body_limit"' in await reader.readuntil(b"}}")

@@ -19,6 +19,11 @@ INITIALIZE = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo":
 LIMIT = 100 << 20
 
 
+def call(mid: Any, tool: str, arguments: Any = None) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments or {}}
+    return {"jsonrpc": "2.0", "id": mid, "method": "tools/call", "params": params}
+
+
 class Line:
     """One connection to `mcp.sock`."""
 
@@ -45,9 +50,8 @@ class Line:
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return answer
 
-    def call(self, mid: Any, tool: str, arguments: Any = None, **params: Any) -> None:
-        params = {"name": tool, "arguments": arguments or {}, **params}
-        self.send({"jsonrpc": "2.0", "id": mid, "method": "tools/call", "params": params})
+    def call(self, mid: Any, tool: str, arguments: Any = None) -> None:
+        self.send(call(mid, tool, arguments))
 
     async def modern(self, mid: Any, method: str, params: Any = None) -> Any:
         self.send(modern_message(mid, method, params)[0])
@@ -144,10 +148,12 @@ async def test_large_lines_and_too_large_ones(daemon: Daemon) -> None:
 async def test_requests_written_at_once_are_served_in_order(daemon: Daemon, upstream: Upstream) -> None:
     """H12, F13: a client that writes its handshake and its calls in one go gets every answer, initialize first."""
     async with welcomed(daemon) as line:
-        line.send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE})
-        line.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        for mid in (1, "1", 2):
-            line.call(mid, "s__echo", {"n": [mid]})
+        messages = [
+            {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE},
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            *(call(mid, "s__echo", {"n": [mid]}) for mid in (1, "1", 2)),
+        ]
+        line.send(b"\n".join(json.dumps(message).encode() for message in messages))
         answers = [await line.message() for _ in range(4)]
         assert {json.dumps(a["id"]) for a in answers} == {"0", "1", '"1"', "2"}
         for answer in answers:
