@@ -113,7 +113,12 @@ def _console_handler(stream: TextIO, shared: list[Any]) -> logging.Handler:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 mask_event,
-                structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="at"),
+                structlog.dev.ConsoleRenderer(
+                    colors=colours,
+                    timestamp_key="at",
+                    # The default prints each frame's locals where rich is installed: tokens and configurations.
+                    exception_formatter=structlog.dev.plain_traceback,
+                ),
             ],
         )
     )
