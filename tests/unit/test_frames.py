@@ -22,6 +22,8 @@ def built(kind: type) -> st.SearchStrategy[object]:
     for field in msgspec.structs.fields(kind):
         if field.type is int:
             known[field.name] = st.integers(0, 2**63 - 1)
+        if field.type is float:
+            known[field.name] = st.floats(allow_nan=False)  # a NaN equals nothing, itself included
     names = {field.name for field in msgspec.structs.fields(kind)}
     return st.builds(kind, **{name: strategy for name, strategy in known.items() if name in names})
 
