@@ -1,0 +1,115 @@
+"""Who hears of what: the hearers and their timer on a real loop."""
+
+import json
+from typing import Any
+
+import pytest
+
+from coffer_common import protocol
+from coffer_supervisor.core.calls import Principal, Scope
+from coffer_supervisor.core.subscriptions import KINDS
+from coffer_supervisor.endpoint.notices import Hearer, Notices
+from tests.support.wait import wait_for
+
+EVERYONE, NARROW = Principal("local", "local"), Principal("client:a", "a", frozenset({"a"}))
+AGGREGATE, GROUP = Scope("/mcp"), Scope("/groups/g/mcp", group="g")
+A, B = Scope("/servers/a/mcp", server="a"), Scope("/servers/b/mcp", server="b")
+
+
+class Ear(Hearer):
+    """A hearer that keeps what it is told."""
+
+    def __init__(self, name: str, principal: Principal, scope: Scope, **more: Any) -> None:
+        self.heard: list[Any] = []
+        self.there = True
+        kinds = more.pop("kinds", frozenset(KINDS))
+        super().__init__(name, principal, scope, self.hear, lambda: self.there, kinds, **more)
+
+    def hear(self, message: bytes) -> None:
+        self.heard.append(json.loads(message))
+
+    @property
+    def methods(self) -> list[str]:
+        return [message["method"] for message in self.heard]
+
+
+@pytest.fixture
+def notices() -> Any:
+    made = Notices()
+    yield made
+    made.close()
+
+
+async def test_a_change_is_told_to_those_it_concerns(notices: Notices) -> None:
+    """C11, R07: hearers at other endpoints, or whose scope does not hold the server, see nothing of it."""
+    ears = {
+        name: Ear(name, principal, scope)
+        for name, principal, scope in (
+            ("all", EVERYONE, AGGREGATE),
+            ("narrow", NARROW, AGGREGATE),
+            ("group", EVERYONE, GROUP),
+            ("a", EVERYONE, A),
+            ("b", EVERYONE, B),
+        )
+    }
+    for ear in ears.values():
+        notices.add(ear)
+    for _ in range(50):
+        notices.lists_changed("b", frozenset({"tools", "prompts"}))
+    await wait_for(lambda: len(ears["b"].heard) == 2)
+    assert {name for name, ear in ears.items() if ear.heard} == {"all", "group", "b"}
+    assert ears["all"].methods == ["notifications/prompts/list_changed", "notifications/tools/list_changed"]
+
+
+async def test_a_listen_hears_its_kinds_in_its_form(notices: Notices) -> None:
+    """A listen stream gets what it opted in to, stamped with its own id and type; never a log message."""
+    ear = Ear("l", EVERYONE, A, kinds=frozenset({"tools"}), stamp=b"7", uris={"x:1"})
+    notices.add(ear)
+    notices.lists_changed("a", frozenset(KINDS))
+    notices.resource_updated("a", ("l", "gone"), "x:1")
+    notices.session_notice("a", (), "notifications/message", b"{}")
+    await wait_for(lambda: len(ear.heard) == 2)
+    stamp = {protocol.META_SUBSCRIPTION_ID: 7}
+    assert [message["params"] for message in ear.heard] == [{"_meta": stamp}, {"_meta": stamp, "uri": "x:1"}]
+
+
+async def test_updates_name_the_uri_as_the_endpoint_shows_it(notices: Notices) -> None:
+    """The aggregate's URIs are namespaced, a pass-through endpoint's are the upstream's own."""
+    ears = [Ear("all", EVERYONE, AGGREGATE, uris={"coffer://a/x:1"}), Ear("a", EVERYONE, A, uris={"x:1"})]
+    ears.append(Ear("none", EVERYONE, AGGREGATE))
+    for ear in ears:
+        notices.add(ear)
+    notices.resource_updated("a", (), "x:1")
+    await wait_for(lambda: ears[0].heard and ears[1].heard)
+    assert ears[0].heard[0]["params"] == {"uri": "coffer://a/x:1"}
+    assert ears[1].heard[0]["params"] == {"uri": "x:1"}
+    assert ears[2].heard == []
+
+
+async def test_what_cannot_be_told_waits(notices: Notices) -> None:
+    """A hearer without a stream is told when it has one, once; one that has gone is not."""
+    ear, gone = Ear("e", EVERYONE, AGGREGATE), Ear("gone", EVERYONE, AGGREGATE)
+    notices.add(ear)
+    notices.add(gone)
+    notices.lists_changed("a", frozenset({"tools"}))
+    ear.there = False
+    notices.remove("gone")
+    other = Ear("other", EVERYONE, AGGREGATE)
+    notices.add(other)
+    notices.lists_changed("a", frozenset({"tools"}))
+    await wait_for(lambda: other.heard)
+    assert ear.heard == gone.heard == []
+    ear.there = True
+    notices.released("e")
+    await wait_for(lambda: ear.heard)
+    assert ear.methods == ["notifications/tools/list_changed"]
+
+
+async def test_session_notices_go_to_their_sessions(notices: Notices) -> None:
+    """Log messages are told on the pass-through endpoint of their server only, to the sessions named, or to all."""
+    ears = [Ear("one", EVERYONE, A), Ear("two", EVERYONE, A), Ear("b", EVERYONE, B), Ear("all", EVERYONE, AGGREGATE)]
+    for ear in ears:
+        notices.add(ear)
+    notices.session_notice("a", ("two", "all", "nobody"), "notifications/message", b'{"n":1}')
+    notices.session_notice("a", (), "notifications/message", b'{"n":2}')
+    assert [[m["params"]["n"] for m in ear.heard] for ear in ears] == [[2], [1, 2], [], []]
