@@ -59,6 +59,8 @@ class Calls:
         self._outlet = outlet
         self._answered = answered
         self._loop = asyncio.get_running_loop()
+        self.closed_for = ""
+        """Why no new call is taken; empty while they are."""
         self._levels: dict[str, str] = {}
         self._waiting: dict[int, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -69,6 +71,10 @@ class Calls:
 
     def call(self, frame: frames.Call, params: bytes) -> None:
         """A Call frame."""
+        if self.closed_for:
+            text = f"Upstream {self._server!r} is being stopped: {self.closed_for}"
+            self._refuse_frame(frame, Refusal(errors.UPSTREAM_STOPPED, text))
+            return
         if frame.method not in _METHODS:
             self._refuse_frame(frame, Refusal(errors.METHOD_NOT_FOUND, f"Method not found: {frame.method}"))
             return
@@ -105,14 +111,14 @@ class Calls:
     def _go(self, flight: Flight, connection: Connection, member: Member) -> None:
         self._waiting.pop(flight.corr, None)
         id = self._relay.number()
+        level = flight.log_level or self._levels.get(flight.caller.session, "")
         try:
             params, flight.client_token = translate.request_params(
-                flight.method, flight.key, flight.params, connection.hop, id, log_level=flight.log_level
+                flight.method, flight.key, flight.params, connection.hop, id, log_level=level
             )
         except ValueError as error:
             self._fail(flight, errors.INVALID_PARAMS, f"Invalid params for {flight.method}: {error}")
             return
-        level = flight.log_level or self._levels.get(flight.caller.session, "")
         if level and connection.hop.era == "legacy":
             self._have_level(connection, level, shared=member.key.session == SHARED)
         member.calls += 1

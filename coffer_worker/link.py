@@ -135,7 +135,11 @@ class Bulk:
         except msgspec.MsgspecError:
             self.dropped += 1
             return
-        self._received(frame, parts[1] if len(parts) > 1 else b"")
+        try:
+            self._received(frame, parts[1] if len(parts) > 1 else b"")
+        except Exception as error:
+            # A fault of ours in one frame must not lose the others.
+            self._loop.call_exception_handler({"message": "a frame was not handled", "exception": error})
 
     def close(self) -> None:
         """Send what is queued, as far as there is room, and let go of the socket (it lingers)."""

@@ -153,6 +153,7 @@ class Runner:
             case frames.CloseSession():
                 self._calls.close_session(frame.session, frame.reason)
                 self._lists.close_session(frame.session)
+                self._subscribing.close_session(frame.session)
                 self._connections.close_session(frame.session)
                 self._raw_sessions.pop(frame.session, None)
             case frames.Refresh():
@@ -196,7 +197,7 @@ class Runner:
             self._outlet.send(frames.Reply(frame.corr), b"{}")
 
     def _lists_changed(self) -> None:
-        if self._identity is not None and self._state.state in ("starting", "ready", "backoff"):
+        if self._identity is not None and self._state.state in ("starting", "ready"):
             self._say_ready()
 
     # ---- state (Owner)
@@ -352,7 +353,7 @@ class Runner:
 
     async def _stop(self, drain: float, reason: str) -> None:
         if self._config is not None:
-            self._connections.stopping = True
+            self._calls.closed_for = reason or "the worker ends"
             self._connections.say(State("stopping", reason, restarts=self._connections.restarts.total))
             await self._calls.drained(drain)
             self._calls.fail_all(errors.UPSTREAM_STOPPED, f"Upstream {self._name!r} was stopped: {reason}")

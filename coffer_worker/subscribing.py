@@ -107,6 +107,11 @@ class Subscribing:
         if frame.corr:
             self._outlet.send(frames.Reply(frame.corr), b"{}")
 
+    def close_session(self, session: str) -> None:
+        """A session has ended: nobody listens for it any more."""
+        for subscriber in [who for who, caller in self._callers.items() if caller.session == session]:
+            self.unsubscribe(frames.Unsubscribe(0, subscriber))
+
     # ---- upstream
 
     async def _begin(self, connection: Connection, uri: str) -> Refusal | UpstreamError | None:

@@ -128,10 +128,15 @@ class StdioPipe:
         for item in found:
             if self._closed:
                 return
-            if isinstance(item, TooLong):
-                self._receiver.too_long(item)
-            else:
-                self._receiver.line(item)
+            try:
+                if isinstance(item, TooLong):
+                    self._receiver.too_long(item)
+                else:
+                    self._receiver.line(item)
+            except Exception as error:
+                # A fault of ours in one message must not lose the others.
+                self._log.note(f"internal error in reading a message: {type(error).__name__}: {error}")
+                self._loop.call_exception_handler({"message": "a message was not handled", "exception": error})
 
     def stdout_closed(self) -> None:
         """No more messages will come; usually its exit follows at once."""
