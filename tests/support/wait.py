@@ -34,7 +34,9 @@ async def wait_for(
 
 
 @overload
-async def wait_for(condition: Callable[[], T], bound: float = BOUND, what: str | Callable[[], str] = "") -> T: ...
+async def wait_for(
+    condition: Callable[[], T | None], bound: float = BOUND, what: str | Callable[[], str] = ""
+) -> T: ...
 
 
 async def wait_for(condition: Callable[[], Any], bound: float = BOUND, what: str | Callable[[], str] = "") -> Any:
@@ -51,7 +53,7 @@ async def wait_for(condition: Callable[[], Any], bound: float = BOUND, what: str
         await asyncio.sleep(STEP)
 
 
-def wait_until(condition: Callable[[], T], bound: float = BOUND, what: str | Callable[[], str] = "") -> T:
+def wait_until(condition: Callable[[], T | None], bound: float = BOUND, what: str | Callable[[], str] = "") -> T:
     """As `wait_for`, for tests without a loop."""
     end = time.monotonic() + bound
     while True:
