@@ -93,8 +93,19 @@ class ResourceView(_Shape, frozen=True, kw_only=True):
     status: ServerStatus | None = None
 
 
-class ResourceList(_Shape, frozen=True, kw_only=True):
+class Unreadable(_Shape, frozen=True, kw_only=True):
+    """A stored resource that does not fit its kind's schema, and why; it can be removed."""
+
+    kind: str
+    name: str
+    reason: str
+
+
+class ResourceList(_Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """``unreadable`` stands only where there are any."""
+
     resources: list[ResourceView]
+    unreadable: list[Unreadable] = []
 
 
 class CreateResource(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,8 +14,7 @@ import msgspec
 
 from coffer_cli.commands.mcp_wait import reason
 from coffer_cli.errors import CliError
-from coffer_common import discovery
-from coffer_common.api import ResourceList, ResourceView
+from coffer_common.api import ResourceList, ResourceView, Unreadable
 from coffer_common.discovery import DaemonInfo
 from coffer_common.paths import Home
 from coffer_common.version import VERSION, newer
@@ -77,7 +76,7 @@ def files(home: Home) -> list[Check]:
     if not os.access(home.root, os.W_OK | os.X_OK):
         message = f"{home.root} cannot be written"
         found.append(Check(name="home", status="fail", message=message, hint=f"chmod u+rwx {home.root}"))
-    return [*found, _space(home.root), *_stale(home)]
+    return [*found, _space(home.root)]
 
 
 def _private(path: Path, name: str) -> Check:
@@ -100,9 +99,9 @@ def _space(root: Path) -> Check:
     return Check(name="disk", status="ok", message=f"{free // 1_000_000} MB free")
 
 
-def _stale(home: Home) -> list[Check]:
+def leftovers(home: Home, running: bool) -> list[Check]:
     """What a crash leaves behind; the next start mends it by itself."""
-    if isinstance(discovery.detect(home), discovery.Running):
+    if running:
         return []
     left = [path.name for path in (home.api_sock, home.mcp_sock) if path.exists()]
     records = len(list(home.upstream_pids.iterdir())) if home.upstream_pids.exists() else 0
@@ -129,7 +128,7 @@ def database(home: Home) -> list[Check]:
     return [Check(name="database", status="fail", message=f"{home.db}: {verdict}", hint=hint)]
 
 
-def daemon_found(home: Home, info: DaemonInfo | None) -> Check:
+def daemon_found(info: DaemonInfo | None) -> Check:
     """Whether one runs, and of which release."""
     if info is None:
         return Check(name="daemon", status="warn", message="is not running", hint="start it: coffer daemon start")
@@ -141,7 +140,7 @@ def daemon_found(home: Home, info: DaemonInfo | None) -> Check:
     return Check(name="daemon", status="ok", message=message)
 
 
-def ports(home: Home, running: bool) -> list[Check]:
+def ports(running: bool) -> list[Check]:
     """Whether a port is free for a daemon that does not run."""
     if running:
         return []
@@ -165,10 +164,15 @@ def _free(port: int) -> bool:
 def servers(daemon: "Client") -> list[Check]:
     """How each registered server is, and whether its command can be found."""
     try:
-        found = daemon.get("/resources", ResourceList, {"kind": "mcp_server"}).resources
+        found = daemon.get("/resources", ResourceList, {"kind": "mcp_server"})
     except CliError as error:
         return [Check(name="servers", status="fail", message=error.message, hint=error.hint)]
-    return [_server(one) for one in found]
+    return [*(_server(one) for one in found.resources), *(_unreadable(one) for one in found.unreadable)]
+
+
+def _unreadable(one: Unreadable) -> Check:
+    hint = "remove it, and add it again: coffer mcp remove NAME"
+    return Check(name=f"{one.kind}:{one.name}", status="fail", message=f"cannot be read: {one.reason}", hint=hint)
 
 
 def _server(server: ResourceView) -> Check:
@@ -183,7 +187,7 @@ def _server(server: ResourceView) -> Check:
     if verdict is None:
         return Check(name=name, status="ok", message=status.state)
     hint = f"coffer mcp logs {server.name}; then: coffer mcp test {server.name}"
-    message = f"{status.state}: {reason(status)}"
+    message = f"{status.state}: {reason(server.name, status, quoting=True)}"
     return Check(name=name, status="fail" if verdict == "fail" else "warn", message=message, hint=hint)
 
 

@@ -3,6 +3,7 @@
 import os
 import select
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,7 +14,7 @@ from coffer_cli.errors import CliError
 from coffer_cli.options import Json, Quiet
 from coffer_cli.text import counted, duration, size
 from coffer_common import exits
-from coffer_common.api import Backup, BackupDone, DaemonStatus, Rotated, Shutdown, Stopping
+from coffer_common.api import Backup, BackupDone, DaemonStatus, LogLines, Rotated, Shutdown, Stopping
 
 if TYPE_CHECKING:
     from coffer_cli.client import Client
@@ -87,17 +88,17 @@ def run() -> None:
 @app.command(epilog="Example: coffer daemon logs --lines 200")
 def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")] = 50,
+    as_json: Json = False,
 ) -> None:
     """Print the daemon's own log. Works without a daemon."""
     path = client.home().daemon_log
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            shown = file.readlines()[-lines:]
+            shown = [line.rstrip("\n") for line in deque(file, maxlen=lines)]
     except FileNotFoundError as error:
-        raise CliError(
-            f"there is no log at {path} yet", "start the daemon: coffer daemon start", exits.NOT_FOUND
-        ) from error
-    render.block("".join(shown))
+        hint = "start the daemon: coffer daemon start"
+        raise CliError(f"there is no log at {path} yet", hint, exits.NOT_FOUND) from error
+    render.emit(as_json, LogLines(lines=shown), lambda: render.block("\n".join(shown)))
 
 
 @app.command("rotate-token", epilog="Example: coffer daemon rotate-token")

@@ -5,6 +5,7 @@ import typer
 
 from coffer_cli import client, render
 from coffer_cli.commands import checks
+from coffer_cli.errors import CliError
 from coffer_cli.options import Json, Quiet
 from coffer_common import exits
 
@@ -24,13 +25,19 @@ def add_to(root: typer.Typer) -> None:
 def doctor(as_json: Json = False, quiet: Quiet = False) -> None:
     """Check PATH, launchers, ports, permissions, stale files, the database and every server. Exit code 1 on trouble."""
     home = client.home()
-    daemon = client.running()
+    trouble: list[checks.Check] = []
+    daemon = None
+    try:
+        daemon = client.running()
+    except CliError as error:
+        trouble.append(checks.Check(name="daemon", status="fail", message=error.message, hint=error.hint))
     found = [
         *checks.programs(),
         *checks.files(home),
         *checks.database(home),
-        checks.daemon_found(home, daemon.info if daemon else None),
-        *checks.ports(home, daemon is not None),
+        *(trouble or [checks.daemon_found(daemon.info if daemon else None)]),
+        *checks.leftovers(home, daemon is not None),
+        *checks.ports(daemon is not None),
         *(checks.servers(daemon) if daemon else []),
     ]
     ok = all(check.status != "fail" for check in found)

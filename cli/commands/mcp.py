@@ -82,6 +82,7 @@ def add(
     )
     daemon = client.connect()
     found = daemon.send("POST", "/resources", ResourceView, wish)
+    _warn_of_relative(command or [], cwd)
     waited = 0.0
     if not no_wait and not disabled:
         found, waited = settle(daemon, found, quiet=quiet or as_json)
@@ -107,6 +108,16 @@ def _located(command: str) -> str:
     """A path relative to where the person stands means nothing to a daemon elsewhere."""
     relative = os.sep in command and not os.path.isabs(command) and not command.startswith(("~", "$"))
     return os.path.abspath(command) if relative and os.path.exists(command) else command
+
+
+def _warn_of_relative(command: list[str], cwd: str | None) -> None:
+    """A file named relative to where the person stands is not there for a server that runs elsewhere."""
+    if cwd is not None:
+        return
+    home = os.path.expanduser("~")
+    for word in command[1:]:
+        if not word.startswith("-") and os.path.isfile(word) and not os.path.exists(os.path.join(home, word)):
+            render.note(f"note: {word} is relative, but the server runs in {home}; give its full path, or --cwd .")
 
 
 def _directory(cwd: str) -> str:
@@ -193,6 +204,8 @@ def list_(
         mcp_show.tree(daemon, found.resources)
     else:
         mcp_show.table(found.resources)
+        for broken in found.unreadable:
+            render.note(f"note: {broken.name} cannot be read ({broken.reason}); coffer mcp remove {broken.name}")
 
 
 app.command("list", epilog="Example: coffer mcp list --tree")(list_)
@@ -249,7 +262,7 @@ def check(name: Server, as_json: Json = False, quiet: Quiet = False) -> None:
     daemon = client.connect()
     first = daemon.send("POST", client.server_path(name, "test"), ResourceView, TestServer(timeout=0.0, fresh=True))
     found, waited = settle(daemon, first, quiet=quiet or as_json)
-    report(found, waited, as_json=as_json, quiet=quiet, verb="tested", daemon=daemon)
+    report(found, waited, as_json=as_json, quiet=quiet, verb="", daemon=daemon)
     if found.status is None or found.status.state != "ready":
         raise typer.Exit(exits.FAILURE)
 

@@ -63,25 +63,26 @@ def _count(count: Count | None) -> str:
 
 def _note(server: ResourceView, status: ServerStatus) -> str:
     if status.state in _UNWELL:
-        return shortened(reason(status), 300)
-    if status.missing:
-        return shortened(f"lists incomplete: {status.missing}", 300)
+        return shortened(reason(server.name, status, quoting=True), 160)
+    if status.missing and status.state == "ready":
+        return shortened(f"lists incomplete: {status.missing}", 160)
     return server.description
 
 
 def one(server: ResourceView) -> None:
     """All about one server."""
     status = server.status or ServerStatus(state="stopped")
+    unwell = status.state in _UNWELL
     facts: list[tuple[str, str]] = [
         ("name", server.name),
         ("description", server.description),
-        ("state", status.state + (f": {reason(status)}" if status.state in _UNWELL else "")),
+        ("state", status.state + (f": {reason(server.name, status)}" if unwell else "")),
         ("speaks", f"MCP {status.revision} ({status.era})" if status.revision else ""),
         ("calls itself", _identity(status)),
         ("up", duration(status.up_seconds) if status.up_seconds is not None else ""),
         ("restarts", str(status.restarts)),
-        ("last error", status.last_error),
-        ("lists incomplete", status.missing),
+        ("last error", "" if unwell else status.last_error),
+        ("lists incomplete", status.missing if status.state == "ready" else ""),
         *((f"{kind}s", _count(status.counts.get(kind))) for kind in _ORDER if kind in status.counts),
         ("added", local_time(server.created_at)),
         ("changed", local_time(server.updated_at)),
@@ -92,7 +93,7 @@ def one(server: ResourceView) -> None:
         if value:
             render.line(f"{title:<{width}}  {value}")
     if status.stderr:
-        render.line(f"last lines of its log (coffer mcp logs {server.name})")
+        render.line(f"last lines of its stderr (coffer mcp logs {server.name})")
         for text in status.stderr:
             render.line(f"  {text}")
 

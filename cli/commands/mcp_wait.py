@@ -18,6 +18,8 @@ _STEP_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 20.0
 _SLOW_START: Final = 3.0
 _SHOWN_NAMES: Final = 6
+_STDERR_FOLLOWS: Final = "The last lines of its stderr"
+_PATH_FOLLOWS: Final = " (PATH searched"
 _DOWNLOADERS: Final = {"npx": "npx is downloading the server", "uvx": "uvx is downloading the server"}
 
 
@@ -107,16 +109,28 @@ def _names(daemon: "Client", name: str) -> None:
 
 def unhealthy(found: ResourceView, status: ServerStatus, verb: str) -> None:
     """The reason in the server's own last words, and what to do next."""
-    render.line(f"✗ {found.name} is {verb}, but not ready: {reason(status)}")
+    how = f"is {verb}, but not ready" if verb else "is not ready"
+    render.line(f"✗ {found.name} {how}: {reason(found.name, status)}")
     for text in status.stderr[-5:]:
         render.line(f"  | {shortened(text, 500)}")
     again = f"  coffer mcp test {found.name} tries again; coffer mcp logs {found.name} shows all it said"
     render.line(again if status.state != "needs_login" else f"  log in: coffer mcp show {found.name}")
 
 
-def reason(status: ServerStatus) -> str:
-    """Why a server is not ready, in one line."""
-    words = status.last_error or status.message or status.reason or status.state
+def reason(name: str, status: ServerStatus, *, quoting: bool = False) -> str:
+    """Why a server is not ready, in one line without its name.
+
+    ``quoting``: for a table, with the last line of its stderr and without what is long.
+    """
+    words = brief(name, status.last_error or status.message or status.reason or status.state, for_table=quoting)
+    if quoting and status.stderr:
+        words += f': "{shortened(status.stderr[-1], 100)}"'
     if status.retry_in is not None and status.state in ("backoff", "failed"):
         words += f"; next try in {status.retry_in:.0f} s"
     return words
+
+
+def brief(name: str, message: str, *, for_table: bool = True) -> str:
+    """An error of a server where its name stands beside it, and its stderr is shown apart."""
+    words = message.removeprefix(f"Upstream '{name}' ").partition(_STDERR_FOLLOWS)[0].rstrip(". ")
+    return words.partition(_PATH_FOLLOWS)[0] if for_table else words

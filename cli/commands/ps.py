@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from coffer_cli import client, render
+from coffer_cli.commands.mcp_wait import brief
 from coffer_cli.errors import usage
 from coffer_cli.options import Json, Quiet, server_names
 from coffer_cli.text import duration, shortened, size
@@ -85,7 +86,7 @@ def _row(row: PsRow) -> list[str]:
         str(row.in_flight),
         _oldest(row),
         size(rss or None),
-        shortened(row.last_error, 200) or "-",
+        shortened(brief(row.name, row.last_error), 120) or "-",
     ]
 
 
@@ -183,6 +184,6 @@ def _hints(found: PsDetail) -> list[str]:
     elif any(call.seconds >= _SLOW_SECONDS for call in found.calls):
         hints.append(f"a call has been waiting for the upstream for long. {again}{one}.")
     if found.worker.state == "failed":
-        why = found.worker.last_error or "see its log"
+        why = brief(name, found.worker.last_error) or "see its log"
         hints.append(f"it was given up for now: {why}. coffer mcp restart {name} tries at once.")
     return hints

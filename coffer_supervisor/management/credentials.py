@@ -11,7 +11,7 @@ from coffer_supervisor.credentials import CredentialError
 from coffer_supervisor.management.errors import from_credential
 from coffer_supervisor.management.request import Answer, Request
 from coffer_supervisor.management.resources import changed, credential_users, remove_credential
-from coffer_supervisor.store import NotFound, Resource
+from coffer_supervisor.store import NotFound, Resource, StoreError
 
 
 async def put(request: Request) -> Answer:
@@ -27,7 +27,12 @@ async def put(request: Request) -> Answer:
     try:
         resource, status = await store.update("credential", ref, config=config, actor=request.actor), HTTPStatus.OK
     except NotFound:
-        resource, status = await store.create("credential", ref, config, actor=request.actor), HTTPStatus.CREATED
+        try:
+            resource = await store.create("credential", ref, config, actor=request.actor)
+        except StoreError:
+            await management.vault.delete(ref)  # a secret without a row could never be found again
+            raise
+        status = HTTPStatus.CREATED
     await changed(management, "credential", ref)
     for server in await credential_users(management, ref):
         view = management.supervision.view(server)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from coffer_common import clock
-from coffer_common.api import CreateResource, PatchResource, Removed, ResourceList, ServerStatus
+from coffer_common.api import CreateResource, PatchResource, Removed, ResourceList, ServerStatus, Unreadable
 from coffer_common.resources import KINDS, Kind
 from coffer_supervisor.credentials import CredentialError, references
 from coffer_supervisor.management import register, views
@@ -29,7 +29,14 @@ async def list_all(request: Request) -> Answer:
     management = request.management
     found = await management.store.resources.list(kind)
     calls = await _calls_24h(management) if any(resource.kind == "mcp_server" for resource in found) else None
-    return ResourceList(resources=[views.resource_view(one, _status(management, one, calls)) for one in found])
+    shown = [views.resource_view(one, _status(management, one, calls)) for one in found]
+    broken = await management.store.resources.unreadable()
+    return ResourceList(
+        resources=shown,
+        unreadable=[
+            Unreadable(kind=one.kind, name=one.name, reason=one.reason) for one in broken if kind in (None, one.kind)
+        ],
+    )
 
 
 async def get(request: Request) -> Answer:
