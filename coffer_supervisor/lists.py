@@ -40,7 +40,6 @@ class Lists:
         self._supervision, self._scoping = supervision, scoping
         self._catalogues: Catalogues = supervision.catalogues
         self._loop = asyncio.get_running_loop()
-        self._era_asked: set[tuple[str, int, str]] = set()
 
     def budget(self) -> float:
         """Seconds that a list may wait for a slow upstream now."""
@@ -149,9 +148,10 @@ class Lists:
             upstream = self._supervision.upstreams.get(server.name)
             if upstream is None or upstream.facts is None or upstream.facts.state != "ready":
                 continue
-            asked = (server.name, upstream.life.incarnation, era)
-            if upstream.facts.dual_era and era not in server.bases and asked not in self._era_asked:
-                self._era_asked.add(asked)
+            unseen = era == "legacy" and upstream.facts.era == "modern" and era not in server.bases
+            if unseen and upstream.legacy_asked != upstream.life.incarnation:
+                # It may have a legacy side with lists of its own; the worker finds out, once.
+                upstream.legacy_asked = upstream.life.incarnation
                 self._supervision.refresh_soon(server.name, era)
                 continue
             read_at = max((base.read_at for base in server.bases.values()), default=now)

@@ -96,6 +96,7 @@ class Upstream:
     refreshing: bool = False
     remembering: int = 0
     refreshed_at: float = 0.0
+    legacy_asked: int = 0
     timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
 
     def gate(self) -> gate.Gate:

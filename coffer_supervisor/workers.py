@@ -158,7 +158,11 @@ class Workers:
             return
         self._incarnations[upstream.name] = upstream.life.incarnation
         for effect in effects:
-            _CARRY_OUT[type(effect)](self, upstream, effect)
+            try:
+                _CARRY_OUT[type(effect)](self, upstream, effect)
+            except Exception:
+                # The next effects count all the same: a worker that is to be killed must not live on.
+                _log.exception("upstream '%s': %s was not carried out", upstream.name, type(effect).__name__)
 
     def greeted(self, peer: Peer) -> None:
         """A worker said Hello on both sockets (the channel's callback)."""

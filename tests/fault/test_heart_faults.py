@@ -152,3 +152,18 @@ async def test_a_flood_from_one_worker_does_not_stall_another(heart: Beating) ->
         assert text(await heart.call("calm__echo", n=n)) == {"n": n}
     for flood in floods:
         assert (await asyncio.wait_for(flood.done, 40))[0] == "reply"
+
+
+async def test_the_end_does_not_wait_for_an_upstream_that_is_starting(tmp_path: Path) -> None:
+    """P03: shutdown while a server is connecting."""
+    pids = tmp_path / "pids"
+    async with beating() as heart:
+        await heart.add("one", raw("--never", "initialize", "--pid-file", str(pids)), wait=False)
+        await wait_for(pids.exists)
+        _, sink = heart.tool("one__echo")
+        loop = asyncio.get_running_loop()
+        heart.router.close()
+        heart.router.fail_all()
+        assert (await sink.done)[1]["data"]["reason"] == "daemon_stopping"
+        began = loop.time()
+    assert loop.time() - began < 15

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from coffer_supervisor import sending
 from coffer_supervisor.core.calls import Principal, Scope
 from tests.support.heart import Beating, beating, text
 from tests.support.upstreams import fake, raw
@@ -196,3 +200,93 @@ async def test_large_params_and_results_pass_whole(heart: Beating, size: int) ->
     """Q01: intact, whatever the size."""
     await heart.add("one", raw())
     assert text(await heart.call("one__echo", text="x" * size)) == {"text": "x" * size}
+
+
+async def test_calls_held_for_a_starting_upstream_are_bounded(heart: Beating) -> None:
+    """Beyond a queue limit a call is refused at once."""
+    limits = {"in_flight": 1, "queue": 1}
+    await heart.add("one", raw("--init-delay-ms", "1500"), limits=limits)
+    await heart.supervision.restart("one")
+    await wait_for(lambda: heart.view("one").state != "ready")
+    sinks = [heart.tool("one__echo", n=n)[1] for n in range(3)]
+    kind, error = await asyncio.wait_for(sinks[2].done, 1)
+    assert (kind, error["data"]["reason"], error["data"]["retryable"]) == ("fail", "queue_full", True)
+    for sink in sinks[:2]:
+        assert (await asyncio.wait_for(sink.done, 20))[0] == "reply"
+
+
+async def test_a_held_call_can_be_cancelled(heart: Beating, tmp_path: Path) -> None:
+    one = raw("--init-delay-ms", "1000", log=tmp_path / "log")
+    await heart.add("one", one)
+    await heart.supervision.restart("one")
+    await wait_for(lambda: heart.view("one").state != "ready")
+    number, sink = heart.tool("one__echo", n=1)
+    awaiting, _ = heart.tool("nobody-knows", n=1)
+    heart.router.cancel(number, "no longer wanted")
+    heart.router.cancel(awaiting, "no longer wanted")
+    await heart.reach("one", "ready")
+    assert text(await heart.call("one__echo", n=2)) == {"n": 2}
+    assert [message["params"]["arguments"] for message in one.messages("tools/call")] == [{"n": 2}]
+    assert not sink.done.done()
+
+
+async def test_credit_is_counted_in_bytes_and_comes_back(heart: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker is owed a bounded number of bytes; a call beyond it fails, and only that one."""
+    monkeypatch.setattr(sending, "CREDIT_BYTES", 10_000)
+    await heart.add("one", raw())
+    _, first = heart.tool("one__echo", text="x" * 9_000, delay=0.4)
+    _, second = heart.tool("one__echo", text="y" * 2_000)
+    kind, error = await asyncio.wait_for(second.done, 1)
+    assert (kind, error["data"]["reason"]) == ("fail", "worker_busy")
+    assert (await first.done)[0] == "reply"
+    assert text(await heart.call("one__echo", text="y" * 2_000)) == {"text": "y" * 2_000}
+    assert text(await heart.call("one__echo", text="z" * 50_000)) == {"text": "z" * 50_000}, "alone it may be larger"
+
+
+async def test_a_locked_database_stops_no_call(heart: Beating) -> None:
+    """D06: calls keep flowing while the store is locked; their rows are written afterwards."""
+    await heart.add("one", raw())
+    with closing(sqlite3.connect(heart.store.path, isolation_level=None)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        for n in range(5):
+            assert text(await heart.call("one__echo", n=n)) == {"n": n}
+        lock.execute("ROLLBACK")
+    assert [row.key for row in await heart.rows(5)] == ["echo"] * 5
+
+
+async def test_a_failed_call_has_one_line_in_the_log_without_its_arguments(
+    heart: Beating, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One canonical line, with what an operator looks for; arguments and results are written nowhere."""
+    await heart.add("one", fake())
+    caplog.clear()
+    with caplog.at_level("INFO", logger="coffer.calls"):
+        await heart.refused("one__raise", code=-31999, secret="do-not-write")
+        await heart.call("one__echo", text="fine")
+    (line,) = [record for record in caplog.records if record.name == "coffer.calls"]
+    assert (line.message, line.server, line.key, line.status) == ("tools/call", "one", "raise", "error")  # type: ignore[attr-defined]
+    assert "do-not-write" not in repr(vars(line))
+    assert "do-not-write" not in str(await heart.rows(2))
+
+
+async def test_log_levels_and_roots_are_passed_on_where_they_mean_something(heart: Beating) -> None:
+    await heart.add("one", fake("--era", "legacy"))
+    caller = heart.caller(scope=PASS_THROUGH)
+    heart.router.set_level(caller, PASS_THROUGH, "debug")
+    heart.router.set_level(heart.caller(), Scope("/mcp"), "debug")
+    heart.router.roots_changed("s1")
+    heart.router.roots_changed("nobody")
+    _, sink = heart.start("tools/call", {"name": "log", "arguments": {"text": "heard"}}, scope=PASS_THROUGH)
+    assert (await sink.done)[0] == "reply"
+
+
+async def test_stacks_and_calls_of_a_worker_can_be_asked_for(heart: Beating, tmp_path: Path) -> None:
+    one = raw(log=tmp_path / "log")
+    await heart.add("one", one)
+    heart.tool("one__echo", delay=2)
+    await wait_for(lambda: one.messages("tools/call"))
+    dump = json.loads(await heart.supervision.dump("one"))
+    assert [call["key"] for call in dump["calls"]] == ["echo"]
+    assert dump["tasks"]
+    with pytest.raises(TimeoutError):
+        await heart.supervision.dump("nobody")

@@ -171,6 +171,29 @@ async def test_refresh_reads_again(heart: Beating, tmp_path: Path) -> None:
     await heart.supervision.refresh("nobody")
 
 
+async def test_a_list_that_is_no_longer_fresh_is_read_again_for_the_next(heart: Beating, tmp_path: Path) -> None:
+    """60 s freshness on demand, stale-while-revalidate."""
+    one = raw(log=tmp_path / "log")
+    await heart.add("one", one)
+    await wait_for(lambda: heart.view("one").connections)
+    await heart.names()
+    assert len(one.messages("tools/list")) == 1, "fresh enough"
+    upstream = heart.supervision.upstreams["one"]
+    upstream.refreshed_at -= 100
+    for base in heart.supervision.catalogues.servers["one"].bases.values():
+        base.read_at -= 100
+    assert "one__echo" in await heart.names(), "answered from memory"
+    await wait_for(lambda: len(one.messages("tools/list")) == 2)
+
+
+async def test_a_client_of_the_other_era_gets_that_eras_list(heart: Beating) -> None:
+    """The base catalogue is per upstream and era, where the upstream has two."""
+    await heart.add("one", fake("--era", "dual"))
+    modern, legacy = await heart.list(modern=True), await heart.list()
+    assert [t["name"] for t in modern["tools"]] == [t["name"] for t in legacy["tools"]]
+    await wait_for(lambda: set(heart.supervision.catalogues.servers["one"].bases) == {"modern", "legacy"})
+
+
 async def test_a_client_sees_its_scope_and_a_group_sees_its_members(heart: Beating) -> None:
     await asyncio.gather(heart.add("one", raw()), heart.add("two", raw()))
     only_two = Principal("client:x", "x", frozenset({"two"}))
