@@ -29,7 +29,7 @@ def _failure(what: str | Callable[[], str], bound: float, last: object) -> NotRe
 
 @overload
 async def wait_for(
-    condition: Callable[[], Awaitable[T]], bound: float = BOUND, what: str | Callable[[], str] = ""
+    condition: Callable[[], Awaitable[T | None]], bound: float = BOUND, what: str | Callable[[], str] = ""
 ) -> T: ...
 
 
