@@ -15,7 +15,7 @@ from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
 from coffer_common.resources import McpServerConfig
 from coffer_worker.connections import Connections, Waiter
-from coffer_worker.core import splice, translate
+from coffer_worker.core import headers, splice, translate
 from coffer_worker.core.pool import SHARED, Member
 from coffer_worker.core.relay import Flight, Refusal, Relay
 from coffer_worker.core.translate import View
@@ -59,6 +59,8 @@ class Calls:
         self._outlet = outlet
         self._answered = answered
         self._loop = asyncio.get_running_loop()
+        self.mirrors: dict[str, headers.Mirrors] = {}
+        """Tool -> its arguments that modern HTTP clients repeat as headers; kept by who reads the lists."""
         self.closed_for = ""
         """Why no new call is taken; empty while they are."""
         self._levels: dict[str, str] = {}
@@ -78,6 +80,10 @@ class Calls:
         if frame.method not in _METHODS:
             self._refuse_frame(frame, Refusal(errors.METHOD_NOT_FOUND, f"Method not found: {frame.method}"))
             return
+        wrong = self._header_fault(frame, params)
+        if wrong is not None:
+            self._refuse_frame(frame, Refusal(errors.HEADER_MISMATCH, wrong))
+            return
         now = self._loop.time()
         found = self._relay.admit(
             frame.corr,
@@ -95,6 +101,13 @@ class Calls:
             self._arm(found.total_at)
             if found.stage == "waiting":
                 self._begin(found)
+
+    def _header_fault(self, frame: frames.Call, params: bytes) -> str | None:
+        """What is wrong with the ``mcp-param-*`` headers of a modern HTTP client's tool call."""
+        if frame.method != "tools/call" or frame.caller.wire != "http" or frame.caller.era != "modern":
+            return None
+        wanted = self.mirrors.get(frame.key)
+        return headers.mismatch(wanted, params, frame.headers) if wanted else None
 
     def _refuse_frame(self, frame: frames.Call, refusal: Refusal) -> None:
         self._send_failure(frame.corr, frame.caller, refusal.reason, refusal.message)

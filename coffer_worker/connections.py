@@ -7,7 +7,7 @@ looks into a call or a list; who needs to know of a change is told through ``Own
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from coffer_common.resources import McpServerConfig
 from coffer_common.restart import Restarts
 from coffer_worker.core.pool import SHARED, SPARE, Join, Key, Member, Open, Pool, Use
 from coffer_worker.core.relay import Refusal
+from coffer_worker.core.trouble import Troubles
 from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection
 from coffer_worker.upstream.negotiate import StartFailed, Want
@@ -56,16 +57,6 @@ class Waiter:
     withdrawn: bool = False
 
 
-@dataclass(slots=True)
-class _Trouble:
-    """The failures of one session's own connections."""
-
-    restarts: Restarts = field(default_factory=Restarts)
-    until: float = 0.0
-    failed: bool = False
-    cause: str = ""
-
-
 class Connections:
     """All connections to the upstream ``server``."""
 
@@ -85,7 +76,7 @@ class Connections:
         self.state = State("stopped")
         self._waiters: dict[Key, list[Waiter]] = {}
         self._held: list[Waiter] = []
-        self._sessions: dict[str, _Trouble] = {}
+        self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -226,14 +217,13 @@ class Connections:
 
     def _kept_waiting(self, waiter: Waiter, key: Key) -> bool:
         """Whether opening must wait (or is refused) because earlier ones failed."""
-        trouble = self._sessions.get(key.session)
-        now = self._loop.time()
-        if trouble is not None and now < trouble.until:
-            if trouble.failed:
-                what = f"its connections for this session keep failing ({trouble.cause})"
+        wait = self._troubles.wait(key.session, self._loop.time())
+        if wait is not None:
+            if wait.refused:
+                what = f"its connections for this session keep failing ({wait.cause})"
                 self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, f"Upstream {self._server!r}: {what}"))
             else:
-                self._loop.call_later(trouble.until - now, self.want, waiter)
+                self._loop.call_later(wait.seconds, self.want, waiter)
             return True
         if self.state.state == "failed":
             self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, self._with_advice(self.state.message)))
@@ -347,10 +337,7 @@ class Connections:
 
     def _session_failed(self, session: str, gone: Gone) -> None:
         """The crash of one session's connection backs off that session only."""
-        trouble = self._sessions.setdefault(session, _Trouble())
-        now = self._loop.time()
-        verdict = trouble.restarts.down(now, random.random())
-        trouble.until, trouble.failed, trouble.cause = now + verdict.delay, verdict.state == "failed", gone.message
+        verdict = self._troubles.failed(session, gone.message, self._loop.time(), random.random())
         self.restarts.total += 1
         if self.open or self.pool.opening:
             self.say(_with(self.state, gone.message, restarts=self.restarts.total))
@@ -369,13 +356,11 @@ class Connections:
 
     def session_up(self, member: Member) -> None:
         """A call of that session was answered."""
-        trouble = self._sessions.get(member.key.session)
-        if trouble is not None and trouble.restarts.failures:
-            trouble.restarts.up(self._loop.time())
+        self._troubles.worked(member.key.session, self._loop.time())
 
     def close_session(self, session: str) -> None:
         """A session has ended: so do the connections that were its own."""
-        self._sessions.pop(session, None)
+        self._troubles.forget(session)
         for member in self.pool.of_session(session):
             if (connection := self.open.get(member.number)) is not None:
                 self.spawn(self.close(connection, "its session ended"))

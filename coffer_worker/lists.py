@@ -15,7 +15,7 @@ from coffer_common import frames, protocol
 from coffer_common.protocol import Era
 from coffer_common.resources import Limits
 from coffer_worker.calls import Outlet
-from coffer_worker.core import catalogue, splice
+from coffer_worker.core import catalogue, headers, splice
 from coffer_worker.core.catalogue import KINDS, Entries, ListKind, Page
 from coffer_worker.core.pace import Pace
 from coffer_worker.log import UpstreamLog
@@ -61,6 +61,7 @@ class Lists:
         self._spawn = spawn
         self._changed = changed
         self._loop = asyncio.get_running_loop()
+        self.mirrors: dict[str, headers.Mirrors] = {}
         self.primary: dict[Era, Connection] = {}
         self._known: dict[tuple[Era, str], Known] = {}
         self._pace: dict[int, Pace] = {}
@@ -175,6 +176,10 @@ class Lists:
             if reason not in known.lists.get(kind.method, made).left_out or kind.method not in known.lists:
                 self._log.note(f"not listed: {reason}")
         known.lists[kind.method] = made
+        if kind.type == "tool" and known is self._known.get((connection.hop.era, "")):
+            self.mirrors.clear()
+            mirrored = {entry.key: headers.mirrors(entry.form("raw", "modern")) for entry in made.entries}
+            self.mirrors.update({key: mirrors for key, mirrors in mirrored.items() if mirrors})
         known.troubles.pop(kind.method, None)
 
     async def _walk(self, connection: Connection, kind: ListKind) -> list[Page]:

@@ -89,6 +89,7 @@ class Runner:
             outlet=self._outlet,
             answered=self._connections.session_up,
         )
+        self._calls.mirrors = self._lists.mirrors
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
         self._connections.discover()
         early, self._early = self._early, []

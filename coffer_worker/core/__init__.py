@@ -2,6 +2,7 @@
 
 ``framing`` bytes to messages · ``splice`` raw JSON taken apart and joined · ``relay`` calls in flight and limits ·
 ``pool`` which connection serves whom · ``translate`` params in, results out · ``catalogue`` lists to entries ·
-``bridge`` what crosses between eras · ``subscriptions`` who wants which resource · ``pace`` how often to read lists.
+``bridge`` what crosses between eras · ``subscriptions`` who wants which resource · ``trouble`` failing sessions ·
+``headers`` arguments repeated as headers · ``pace`` how often to read lists.
 Nothing here imports asyncio, sockets, the clock or logging: time is passed in.
 """

@@ -314,6 +314,21 @@ async def test_completions_prompts_and_resources(tmp_path: Path) -> None:
         assert "completion" in (await worker.answer(corr)).value
 
 
+async def test_headers_of_a_modern_client_must_agree_with_its_arguments(tmp_path: Path) -> None:
+    """E10: nothing is executed where they do not."""
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    script = {"replies": {"tools/list": {"result": {"tools": [{"name": "where", "inputSchema": schema}]}}}}
+    upstream = raw(script=script, at=tmp_path, log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        by = caller("2026-07-28", "modern:local:/mcp")
+        failed = await worker.call("where", {"region": "eu"}, by, headers={"mcp-param-region": "us"})
+        assert failed.reason == "header_mismatch"
+        assert (failed.frame.code, failed.frame.status) == (-32020, 400)
+        assert not upstream.messages("tools/call")
+        good = await worker.call("where", {"region": "eu"}, by, headers={"mcp-param-region": "eu"})
+        assert upstream.messages("tools/call"), good
+
+
 async def test_many_cancels_race_with_answers(tmp_path: Path) -> None:
     """L06: at most one answer a call, and the connection lives on."""
     async with Worker.start(tmp_path, server_config(raw())) as worker:
