@@ -32,6 +32,7 @@ from coffer_supervisor.supervision import Supervision
 
 DRAIN_SECONDS: Final = 10.0
 """How long open calls may go on after the end is wished."""
+WRITE_SECONDS: Final = 0.2
 WORKERS_SECONDS: Final = 6.0
 
 _log: Final = logging.getLogger(__name__)
@@ -170,6 +171,8 @@ async def _drain(home: Home, heart: Heart) -> None:
         async with asyncio.timeout(DRAIN_SECONDS):
             await heart.calls.drained()
     heart.router.fail_all()
+    # An answer is given within the loop's turn, but its handler writes it in the turns that follow.
+    await asyncio.sleep(WRITE_SECONDS)
 
 
 def _scope(names: tuple[str, ...] | None) -> frozenset[str] | None:
