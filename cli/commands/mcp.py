@@ -1,17 +1,20 @@
 """``coffer mcp ...``: registering servers, and their life. What they offer is ``mcp_tools``'s."""
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coffer_cli import client, render
 from coffer_cli.commands import mcp_show
 from coffer_cli.commands.mcp_wait import REFRESH_SECONDS, report, settle
-from coffer_cli.errors import usage
+from coffer_cli.errors import CliError, usage
 from coffer_cli.options import LIMIT_HELP, Json, Quiet, Server, Yes, confirm, limits, pairs
 from coffer_common import exits
 from coffer_common.api import CreateResource, PatchResource, Removed, ResourceList, ResourceView, TestServer
+
+if TYPE_CHECKING:
+    from coffer_cli.client import Client
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -222,13 +225,23 @@ def show(name: Server, as_json: Json = False) -> None:
 def remove(name: Server, yes: Yes = False, as_json: Json = False, quiet: Quiet = False) -> None:
     """Remove a server and what was chosen about its tools. Its log rows stay."""
     daemon = client.connect()
-    daemon.get(client.server_path(name), ResourceView)
+    if not yes:
+        _must_exist(daemon, name)
     confirm(f"Remove {name} and the choices about its tools for good?", yes)
     done = daemon.send("DELETE", client.server_path(name), Removed)
     if as_json:
         render.data(done)
     elif not quiet:
         render.line(f"✓ {name} is removed")
+
+
+def _must_exist(daemon: "Client", name: str) -> None:
+    """Nobody is asked about what is not there; what is there and cannot be read may go."""
+    try:
+        daemon.get(client.server_path(name), ResourceView)
+    except CliError as error:
+        if error.code == exits.NOT_FOUND:
+            raise
 
 
 app.command("remove", epilog="Example: coffer mcp remove files --yes")(remove)

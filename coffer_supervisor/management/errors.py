@@ -32,7 +32,9 @@ def missing(what: str, hint: str = "") -> ApiError:
 
 def from_store(error: StoreError) -> ApiError:
     """The status that the store's verdict deserves."""
-    if isinstance(error, Invalid):
+    if error.code == "unreadable_config":
+        status = HTTPStatus.INTERNAL_SERVER_ERROR  # what is stored is at fault, not what was asked
+    elif isinstance(error, Invalid):
         status = HTTPStatus.BAD_REQUEST
     elif isinstance(error, Duplicate):
         status = HTTPStatus.CONFLICT

@@ -317,3 +317,29 @@ def test_commands_start_the_daemon_unless_told_not_to(coffer: Daemon, make_daemo
     done = coffer.cli("mcp", "list")
     assert done.returncode == exits.OK, done
     assert "no servers yet" in done.stdout
+
+
+def test_the_working_directory_is_home_or_the_one_named(daemon: Daemon, tmp_path: Path) -> None:
+    """P17: the documented default is the home folder; `~` is expanded; a missing folder is reported as such."""
+    home = Path(daemon.env["HOME"])
+    (home / "p").mkdir()
+    add(daemon, "plain", "--tools", "whoami")
+    add(daemon, "named", "--tools", "whoami", options=("--cwd", "~/p"))
+    for name, folder in (("plain", home), ("named", home / "p")):
+        answer = daemon.cli("mcp", "call", name, "whoami")
+        assert json.loads(answer.stdout)["cwd"] == str(folder)
+    done = add(daemon, "lost", "--tools", "whoami", options=("--cwd", str(tmp_path / "absent")))
+    assert "✗ lost is registered, but not ready" in done.stdout
+    assert str(tmp_path / "absent") in done.stdout
+    assert "command not found" not in done.stdout
+    script = tmp_path / "s.sh"
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} -S {upstreams.FIXTURES / 'raw_server.py'}\n")
+    script.chmod(0o755)
+    assert "✓ near is ready" in daemon.cli("mcp", "add", "near", "--", "./s.sh", cwd=tmp_path).stdout
+
+
+def test_a_file_named_relative_to_the_person_is_pointed_out(daemon: Daemon, tmp_path: Path) -> None:
+    """P17: `python server.py` would be looked for in the home folder; the person is told before wondering."""
+    (tmp_path / "server.py").write_text("raise SystemExit(3)\n")
+    done = daemon.cli("mcp", "add", "rel", "--no-wait", "--", sys.executable, "server.py", cwd=tmp_path)
+    assert "server.py is relative" in done.stderr

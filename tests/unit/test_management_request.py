@@ -92,6 +92,7 @@ def test_times_of_a_query_are_moments_or_spans() -> None:
     ("error", "status"),
     [
         (Invalid("a", "b"), 400),
+        (Invalid("unreadable_config", "b"), 500),
         (Duplicate("a", "b"), 409),
         (NotFound("a", "b"), 404),
         (StoreError("store_full", "b", "c"), 503),

@@ -66,7 +66,7 @@ def test_secrets_in_the_open_are_found(config: StdioServer | HttpServer) -> None
         stdio(PASSWORD="${db}", AUTH="true", SECRET="", API_URL="https://api.example.com/v1/a/long/path/123"),
         stdio(KEY="a readable sentence of words", TOKEN="aaaaaaaaaaaaaaaaaaaaaaaa1"),
         stdio("-y", "@modelcontextprotocol/server-filesystem", "/home/me/notes", "--port=8080", "--key-file", "/k"),
-        stdio("--url", "https://example.com:8080/[x"),
+        stdio("--url", "https://example.com:8080/[x", URL="http://[bad/x"),
         stdio("2f1c9b7e-not-after-an-option-0a1b2c3d"),
         http(Authorization="Bearer ${gh-token}", Accept="application/json", X_Token="${x}"),
         http("https://api.example.com/mcp?project=demo&key=${k}&page=10"),
