@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coffer_supervisor.router import Router
 
 _PRIMED: Final = protocol.LATEST_LEGACY
+REPLAY_ENDED_BYTES: Final = 256 * 1024
 _EMPTY_BATCH: Final = "an empty batch"
 
 
@@ -132,6 +133,8 @@ class LegacyHttp:
         if live.session.revision == _PRIMED:
             await response.write(priming(f"{name}-0"))
         await pump(response, outbox, name=name, start=0)
+        if outbox.size > REPLAY_ENDED_BYTES:  # it was written whole: a large one is not kept for a second time
+            live.logs.drop(name)
         live.logs.trim()
         return response
 

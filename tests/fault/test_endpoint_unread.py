@@ -38,8 +38,13 @@ async def test_a_shim_that_does_not_read_is_left(daemon: Daemon, tmp_path: Path)
     assert json.loads(await reader.readline())["coffer"] == "welcome"
     async with http_client(daemon) as other:
         assert json_of(await other.call_tool("s__echo", {"n": 1})) == {"n": 1}
-    # Without reading a byte, a closed connection shows when something is written to it.
-    await wait_for(lambda: writer.transport.is_closing() or writer.write(b"\n"), 50)
+
+    def closed() -> bool:
+        """Without reading a byte, a closed connection shows when something is written to it."""
+        writer.write(b"\n")
+        return writer.transport.is_closing()
+
+    await wait_for(closed, 50)
     assert daemon.process is not None
     assert psutil.Process(daemon.process.pid).is_running()
     writer.close()

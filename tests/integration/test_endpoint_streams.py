@@ -137,6 +137,27 @@ async def test_a_reply_first_is_json_and_a_notification_first_is_a_stream(raw: R
     assert (only_stream.headers["Content-Type"], only_stream.message["id"]) == (EVENT, 5)
 
 
+@pytest.mark.slow
+async def test_ten_silent_seconds_open_a_stream(daemon: Daemon, raw: RawHttp) -> None:
+    """A call that is silent for ten seconds becomes a stream, which can be kept alive; its answer comes on it.
+
+    A client that takes JSON alone waits for its JSON.
+    """
+    arguments = {"seconds": 11}
+    modern = {"name": "s__sleep", "arguments": arguments}
+    async with raw_http(daemon) as other:
+        await other.initialize()
+        legacy, later, plain = await asyncio.gather(
+            raw.post(call(1, "s__sleep", arguments)),
+            raw.modern("tools/call", modern),
+            other.post(call(2, "s__sleep", arguments), {"Accept": "application/json"}),
+        )
+        await other.exchange("DELETE")
+    for answer, form in ((legacy, EVENT), (later, EVENT), (plain, "application/json")):
+        assert answer.headers["Content-Type"] == form
+        assert echoed(answer.message) == arguments
+
+
 async def test_modern_answers_carry_their_status(raw: RawHttp) -> None:
     """A modern error that is known before the stream begins has its HTTP status; a tool's own error has none."""
     unknown = await raw.modern("tools/call", {"name": "s__nothing", "arguments": {}})
@@ -206,6 +227,13 @@ async def test_replay_is_of_the_own_session_only(daemon: Daemon, raw: RawHttp) -
 
 async def test_closing_a_modern_response_is_the_cancellation(raw: RawHttp, upstream: Upstream) -> None:
     """L07: a modern client that closes its response has cancelled, in JSON form as well as in stream form."""
+
+    async def calls_of(method: str, number: int) -> None:
+        await wait_for(lambda: reached(upstream, method) >= number)
+
+    async def interruptions(number: int) -> None:
+        await wait_for(lambda: len([e for e in upstream.log() if e["event"] == "interrupted"]) >= number)
+
     for count, params in enumerate(
         (
             {"name": "s__hang", "arguments": {}},
@@ -215,11 +243,10 @@ async def test_closing_a_modern_response_is_the_cancellation(raw: RawHttp, upstr
     ):
         message, headers = modern_message(count, "tools/call", params)
         waiting = asyncio.create_task(raw.post(message, headers))
-        await wait_for(lambda count=count: reached(upstream, "tools/call") >= count)
+        await calls_of("tools/call", count)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        cancelled = lambda: len([e for e in upstream.log() if e["event"] == "interrupted"])  # noqa: E731
-        await wait_for(lambda count=count, cancelled=cancelled: cancelled() >= count)
+        await interruptions(count)
 
 
 async def test_rounds_of_call_and_cancel(raw: RawHttp) -> None:

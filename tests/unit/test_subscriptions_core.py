@@ -80,7 +80,9 @@ def test_who_has_gone_is_told_nothing() -> None:
 def test_every_change_is_told_and_never_too_often(steps: list[tuple[str, bytes, float, bool]]) -> None:
     """Whatever happens in whatever order: each change is followed by a notice, and notices keep their distance."""
     c: Coalescer[str] = Coalescer()
-    now, told, marked = 0.0, {}, set()
+    now = 0.0
+    told: dict[tuple[str, bytes], float] = {}
+    marked: set[tuple[str, bytes]] = set()
     for hearer, notice, wait, held in steps:
         now += wait
         for who, what in c.take(now):
