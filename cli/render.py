@@ -4,17 +4,15 @@ Owns stdout's form. Every text of a server passes ``text.safe`` before it reache
 interpreted. Never decides what is worth showing.
 """
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from coffer_cli.text import safe, safe_block, safe_json
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Justify = Literal["left", "right"]
 _PIPED_WIDTH: Final = 4096
@@ -67,7 +65,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         cells = [safe(cell) for cell in row]
         shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
-    _console().print(shown)
+    _show(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def tree(root: Node) -> None:
         branch.children = [grow(child) for child in node.below]
         return branch
 
-    _console().print(grow(root))
+    _show(grow(root))
 
 
 def line(text: str = "") -> None:
@@ -165,8 +163,14 @@ def _width() -> int:
     return max(20, shutil.get_terminal_size().columns)
 
 
-def _console() -> "Console":
+def _show(renderable: Any) -> None:
+    """To a terminal at its width; to a pipe whole, and without the blanks that fill a line."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _PIPED_WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    if sys.stdout.isatty():
+        Console(file=sys.stdout, **plain).print(renderable)
+        return
+    whole = io.StringIO()
+    Console(file=whole, width=_PIPED_WIDTH, **plain).print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in whole.getvalue().splitlines()))

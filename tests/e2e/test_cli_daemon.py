@@ -140,3 +140,21 @@ def test_usage_errors_and_help(coffer: Daemon) -> None:
         assert shown.returncode == exits.OK
         assert "Example" in shown.stdout
     assert coffer.cli("--version").stdout.startswith("coffer ")
+
+
+def test_the_trace_of_an_error_is_shown_when_asked_for(daemon: Daemon) -> None:
+    """--verbose anywhere shows the trace; without it there is only what, why and what next."""
+    plain = daemon.cli("mcp", "show", "absent")
+    assert plain.returncode == exits.NOT_FOUND
+    assert "Traceback" not in plain.stderr
+    assert plain.stderr.splitlines()[1].strip().startswith("See what there is")
+    verbose = daemon.cli("mcp", "show", "absent", "--verbose")
+    assert verbose.returncode == exits.NOT_FOUND
+    assert "Traceback" in verbose.stderr
+
+
+def test_names_complete_in_a_shell(daemon: Daemon) -> None:
+    """Completion for shells, names included; it starts no daemon."""
+    daemon.add_server("files", {"transport": "stdio", "command": "true"})
+    daemon.extra_env.update(_COFFER_COMPLETE="complete_bash", COMP_WORDS="coffer mcp show f", COMP_CWORD="3")
+    assert daemon.cli().stdout.split() == ["files"]
