@@ -54,11 +54,12 @@ class Lists:
         self._admit(scope, narrowing.server, era)
         query = Query(kind, scope.naming, era, scope.server, caller.session, narrowing)
         concerned = self._catalogues.concerned(query)
-        if any(server.waiting and not server.bases for server in concerned):
+        if scope.server is not None:
+            # Without its one upstream there is no list to answer with: never an empty success.
+            await self._known(scope.server, era, lambda: bool(self._bases(scope.server)))
+        elif any(server.waiting and not server.bases for server in concerned):
             await self._wait_for(concerned)
             concerned = self._catalogues.concerned(query)
-        if scope.server is not None and not any(server.bases for server in concerned):
-            await self._known(scope.server, era, lambda: bool(self._bases(scope.server)))
         self._freshen(concerned, era)
         complete = all(server.bases for server in concerned)
         meta = b"{" + _META_KEY + b":" + self._server_info(scope) + b"}" if era == "modern" else b""

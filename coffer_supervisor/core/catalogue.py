@@ -35,13 +35,14 @@ MEMBER_OF: Final[Mapping[CapabilityType, bytes]] = {
 }
 PAGE_ENTRIES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
-_KEPT_LISTS: Final = 64
+KEPT_BYTES: Final = 32 * 1024 * 1024
+"""Joined lists that are kept, over all clients' scopes; the longest unused go first."""
 
 
 class Base:
     """One complete catalogue as a worker sent it, with the look-ups that routing needs."""
 
-    __slots__ = ("by_key", "by_name", "by_type", "by_uri", "expires", "left_out", "read_at", "scope")
+    __slots__ = ("_by_uri", "by_name", "by_type", "expires", "left_out", "read_at", "scope")
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Base:
     ) -> None:
         self.by_type: dict[CapabilityType, dict[str, CatalogueEntry]] = {type_: {} for type_ in TYPES}
         self.by_name: dict[Key, str] = {}
-        self.by_uri: dict[str, str] = {}
+        self._by_uri: dict[str, str] | None = None
         self.read_at, self.left_out = read_at, left_out
         # An upstream that says nothing promises nothing: fresh for no time, for nobody else.
         self.expires = read_at + ttl_ms / 1000 if ttl_ms >= 0 else 0.0
@@ -62,9 +63,16 @@ class Base:
         for entry in entries:
             self.by_type[entry.type].setdefault(entry.key, entry)
             self.by_name.setdefault((entry.type, entry.exposed), entry.key)
-            if entry.type == "resource":
-                self.by_uri.setdefault(names.normalised_uri(entry.key), entry.key)
-                self.by_uri.setdefault(names.normalised_uri(entry.exposed), entry.key)
+
+    @property
+    def by_uri(self) -> dict[str, str]:
+        """Normalised URI, the upstream's or the aggregate's -> key; made when first needed: most never are."""
+        if self._by_uri is None:
+            self._by_uri = {}
+            for entry in self.by_type["resource"].values():
+                self._by_uri.setdefault(names.normalised_uri(entry.key), entry.key)
+                self._by_uri.setdefault(names.normalised_uri(entry.exposed), entry.key)
+        return self._by_uri
 
     def __iter__(self) -> Iterator[CatalogueEntry]:
         for entries in self.by_type.values():
@@ -141,6 +149,11 @@ class _Joined:
     pages: list[_Page]
     expires: float
     scope: CacheScope
+
+    @property
+    def size(self) -> int:
+        """Bytes, with something for a list that is empty."""
+        return 1000 + sum(len(page.body) for page in self.pages)
 
 
 class UnknownCursor(Exception):
@@ -250,8 +263,9 @@ class Catalogues:
         joined = self._joined.get(key)
         if joined is None:
             joined = self._joined[key] = _joined(query, concerned)
-            if len(self._joined) > _KEPT_LISTS:
-                self._joined.popitem(last=False)
+            kept = sum(one.size for one in self._joined.values())
+            while kept > KEPT_BYTES and len(self._joined) > 1:
+                kept -= self._joined.popitem(last=False)[1].size
         else:
             self._joined.move_to_end(key)
         return joined

@@ -150,6 +150,8 @@ class Lifecycle:
     def stop(self, then: Next, drain: float, reason: str) -> Effects:
         """Ask a running worker to stop."""
         self.phase, self.next, self.message = "stopping", then, reason
+        if self.reported != "ready":
+            drain = 0.0  # what waits for a start that may never be has not begun: it need not end
         send = SendStop(self.incarnation, drain, reason)
         timer = SetTimer(self.incarnation, "stop", drain + STOP_GRACE)
         return [*self.release(), send, timer, Announce()]

@@ -214,8 +214,8 @@ def test_a_cursor_outlives_a_change_of_the_list(monkeypatch: pytest.MonkeyPatch)
     assert page(found, cursor) == {"tools": []}
 
 
-def test_joined_lists_are_kept_in_bounded_number_and_dropped_by_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cat, "_KEPT_LISTS", 2)
+def test_joined_lists_are_kept_in_bounded_size_and_dropped_by_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cat, "KEPT_BYTES", 2500)
     found = made("a")
     for tag in ("x", "y", "z", "z"):
         page(found, narrowing=Narrowing(tag))

@@ -166,11 +166,18 @@ def test_a_suspect_that_dies_by_itself_is_replaced() -> None:
 
 def test_a_changed_configuration_drains_then_starts_again() -> None:
     play = Play().running()
-    assert play.do(w.Reconfigure()) == ["Release", "SendStop", "SetTimer", "Announce"]
-    assert play.effects[1] == w.SendStop(1, lc.DRAIN_CHANGE, "the server's configuration changed")
+    play.do(w.Reported(1, "ready"))
+    assert play.do(w.Reconfigure()) == ["SendStop", "SetTimer", "Announce"]
+    assert play.effects[0] == w.SendStop(1, lc.DRAIN_CHANGE, "the server's configuration changed")
     assert play.life.state == "stopping"
     assert play.do(w.Exited(1, "exited with code 0")) == ["Lost", "Queue", "Announce"]
     assert play.life.restarts.total == 0, "it was wished: no crash"
+
+
+def test_an_upstream_that_is_not_up_has_nothing_to_drain() -> None:
+    play = Play().running()
+    assert play.do(w.Reconfigure()) == ["Release", "SendStop", "SetTimer", "Announce"]
+    assert play.effects[1] == w.SendStop(1, 0.0, "the server's configuration changed")
 
 
 def test_disabling_stops_and_rests_and_enabling_meanwhile_starts_again() -> None:
