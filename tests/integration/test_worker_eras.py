@@ -304,3 +304,14 @@ async def test_log_messages_go_to_the_file_and_to_pass_through_sessions_only(tmp
         log = (tmp_path / "logs" / "upstream-up.log").read_text(encoding="utf-8")
         assert "for the file" in log
         assert "for me" in log
+
+
+async def test_a_session_whose_own_lists_change_sees_that_alone(tmp_path: Path) -> None:
+    """The base catalogue is not touched by what one session's own process shows it."""
+    async with Worker.start(tmp_path, server_config(fake("--era", "legacy"))) as worker:
+        await worker.call("echo", {"a": 1}, caller(session="first"))
+        await worker.call("add_tool", {"name": "fresh"}, caller(session="second"))
+        await wait_for(lambda: "tool:fresh" in worker.catalogue("legacy", "second"))
+        assert "tool:fresh" not in worker.catalogue("legacy")
+        await worker.call("remove_tool", {"name": "fresh"}, caller(session="second"))
+        await wait_for(lambda: worker.catalogue("legacy", "second") == worker.catalogue("legacy"))

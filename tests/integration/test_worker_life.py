@@ -257,3 +257,25 @@ async def test_http_upstreams_are_refused_honestly(tmp_path: Path) -> None:
     config = server_config({"transport": "http", "url": "http://127.0.0.1:9/mcp"})
     async with Worker.start(tmp_path, config, ready=False) as worker:
         assert "not built" in (await worker.state("failed")).message
+
+
+async def test_a_server_that_holds_a_lock_for_life_serves_its_first_session(tmp_path: Path) -> None:
+    """P07: never two copies for one session; where a second session needs one, that session alone hears why."""
+    upstream = raw("--lock", str(tmp_path / "lock"), log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        assert (await worker.call("echo", {"a": 1})).text
+        failed = await worker.call("echo", {"a": 1}, caller(session="second"))
+        assert failed.reason == "start_failed"
+        assert "another copy holds the lock" in failed.frame.message
+        assert (await worker.call("echo", {"a": 1})).text
+        assert set(worker.states()) <= {"starting", "ready"}
+
+
+async def test_a_call_in_backoff_waits_for_the_next_try(tmp_path: Path) -> None:
+    """A short outage is no error for whoever calls meanwhile; what was executed is not sent twice."""
+    upstream = raw("--exit-after", "3", "--exit-code", "1", log=tmp_path / "log.jsonl")  # probe, initialize, list
+    async with Worker.start(tmp_path, server_config(upstream), ready=False) as worker:
+        await worker.state("backoff")
+        assert (await worker.call("echo", {"nonce": "n1"})).text
+        seen = [m for m in upstream.messages("tools/call") if m["params"]["arguments"] == {"nonce": "n1"}]
+        assert len(seen) == 1
