@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import insert, select, text
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.dialects.sqlite import dialect
 
 from coffer_supervisor.store.audit import MAX_LISTED
@@ -247,6 +247,16 @@ class InvocationLog:
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).mappings().all()
         return [InvocationEntry(**{**row, "when": from_micros(row["when"])}) for row in rows]
+
+    async def counts(self, since: datetime, *, server: str | None = None) -> dict[str, int]:
+        """How many calls begun since then, by server; one without any is missing. Reads the index only."""
+        query = select(InvocationRow.server, func.count()).where(InvocationRow.when >= to_micros(since))
+        if server is not None:
+            query = query.where(InvocationRow.server == server)
+        async with self._database.read() as connection:
+            return {
+                name: count for name, count in (await connection.execute(query.group_by(InvocationRow.server))).all()
+            }
 
     async def stats(self, since: datetime, *, server: str | None = None) -> builtins.list[InvocationStats]:
         """Figures per capability of the calls begun since then, by server, type and key."""

@@ -260,6 +260,9 @@ async def test_figures_per_capability(database: Database) -> None:
     assert (files.calls, files.errors, files.p50_ms, files.p95_ms) == (100, 10, 50.0, 95.0)
     assert [figures.server for figures in await log.stats(START, server="files")] == ["files"]
     assert await log.stats(START + timedelta(days=1)) == []
+    assert await log.counts(START) == {"docs": 1, "files": 100}
+    assert await log.counts(START, server="docs") == {"docs": 1}
+    assert await log.counts(START + timedelta(days=1)) == {}
 
 
 async def test_arguments_and_results_have_no_place() -> None:
