@@ -88,7 +88,7 @@ async def test_a_line_over_the_limit_fails_its_call_and_no_other(tmp_path: Path)
     async with Worker.start(tmp_path, server_config(upstream, limits={"line_bytes": 65536})) as worker:
         failed = await worker.call("big")
         assert failed.reason == "line_limit"
-        assert "'up'" in failed.frame.message
+        assert "'up'" in failed.message
         assert (await worker.call("echo", TEXT)).text
 
 
@@ -104,7 +104,7 @@ async def test_answers_to_wrong_ids_are_given_to_nobody(tmp_path: Path) -> None:
     async with Worker.start(tmp_path, config) as worker:
         failed = await worker.call("echo")
         assert failed.reason == "idle_limit"
-        assert "belong to no request" in failed.frame.message
+        assert "belong to no request" in failed.message
         assert (await worker.call("echo")).reason == "idle_limit"
         assert (await worker.call("echo")).reason == "idle_limit"
         assert (await worker.call("echo", TEXT)).text
@@ -116,7 +116,7 @@ async def test_stdout_closed_while_alive_fails_calls_at_once(tmp_path: Path) -> 
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
         failed = await worker.call("echo", {"delay": 5})
         assert failed.reason == "upstream_exited"
-        assert "standard output" in failed.frame.message
+        assert "standard output" in failed.message
         await worker.state("backoff")
 
 
@@ -139,7 +139,7 @@ async def test_one_cancel_goes_upstream_with_its_own_id(tmp_path: Path) -> None:
         cancelled = upstream.messages("notifications/cancelled")
         assert {m["params"]["requestId"] for m in cancelled} == ids
         await wait_for(lambda: "late answer" in log_text(tmp_path))
-        assert not [frame for frame in worker.frames(frames.Reply) if frame.corr in corrs]
+        assert not [frame for frame in worker.all(frames.Reply) if frame.corr in corrs]
         assert (await worker.call("echo", TEXT)).text
         assert len(upstream.messages("notifications/cancelled")) == 3
 
@@ -184,8 +184,8 @@ async def test_limits_name_the_upstream_and_cancel_there(tmp_path: Path) -> None
     async with Worker.start(tmp_path, config) as worker:
         failed = await worker.call("echo")
         assert failed.reason == "idle_limit"
-        assert "'up'" in failed.frame.message
-        assert "0.4 s" in failed.frame.message
+        assert "'up'" in failed.message
+        assert "0.4 s" in failed.message
         assert failed.value["data"]["server"] == "up"
         cancelled = await wait_for(lambda: upstream.messages("notifications/cancelled"))
         assert [m["params"]["requestId"] for m in cancelled] == [upstream.messages("tools/call")[0]["id"]]
@@ -246,7 +246,7 @@ async def test_an_answer_of_invalid_utf8_fails_its_call(tmp_path: Path) -> None:
     async with Worker.start(tmp_path, config, hint="legacy") as worker:
         failed = await worker.call("echo")
         assert failed.reason == "bad_answer"
-        assert "UTF-8" in failed.frame.message
+        assert "UTF-8" in failed.message
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ async def test_a_session_that_ends_takes_its_calls_along(tmp_path: Path) -> None
         await wait_for(lambda: upstream.messages("notifications/cancelled"))
         assert (await worker.answer(other)).text
         await wait_for(lambda: [e for e in upstream.log() if e["event"] == "eof"])
-        assert not [f for f in worker.frames(frames.Reply) if f.corr == mine]
+        assert not [f for f in worker.all(frames.Reply) if f.corr == mine]
 
 
 async def test_requests_that_come_before_configure_wait_for_it(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_requests_that_come_before_configure_wait_for_it(tmp_path: Path) -
         await wait_for(lambda: len(worker.beats) > beats + 2)
         await worker.configure(server_config(raw()))
         assert (await worker.answer(early)).text
-        assert not [f for f in worker.frames(frames.Reply) if f.corr == gone]
+        assert not [f for f in worker.all(frames.Reply) if f.corr == gone]
 
 
 async def test_a_method_that_is_not_routed_is_refused(tmp_path: Path) -> None:
@@ -323,6 +323,7 @@ async def test_headers_of_a_modern_client_must_agree_with_its_arguments(tmp_path
         by = caller("2026-07-28", "modern:local:/mcp")
         failed = await worker.call("where", {"region": "eu"}, by, headers={"mcp-param-region": "us"})
         assert failed.reason == "header_mismatch"
+        assert isinstance(failed.frame, frames.Fail)
         assert (failed.frame.code, failed.frame.status) == (-32020, 400)
         assert not upstream.messages("tools/call")
         good = await worker.call("where", {"region": "eu"}, by, headers={"mcp-param-region": "eu"})
@@ -338,5 +339,5 @@ async def test_many_cancels_race_with_answers(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             await worker.send(frames.Cancel(corr))
         assert (await worker.call("echo", TEXT)).text
-        answered = [frame.corr for frame in worker.frames(frames.Reply)]
+        answered = [frame.corr for frame in worker.all(frames.Reply)]
         assert len(answered) == len(set(answered))

@@ -27,7 +27,7 @@ async def test_whatever_is_no_modern_answer_means_legacy(tmp_path: Path, probe: 
     upstream = raw("--probe", probe, log=tmp_path / "log.jsonl")
     config = server_config(upstream, limits={"start_seconds": 4 if probe in ("silent", "late") else 20})
     async with Worker.start(tmp_path, config) as worker:
-        state = worker.frames(frames.State)[-1]
+        state = worker.all(frames.State)[-1]
         assert (state.era, state.revision) == ("legacy", "2025-11-25")
         assert (await worker.call("echo", {"a": 1})).text
         assert starts(upstream) == (2 if probe == "die" else 1)
@@ -38,7 +38,7 @@ async def test_whatever_is_no_modern_answer_means_legacy(tmp_path: Path, probe: 
 async def test_a_modern_error_means_modern(tmp_path: Path, code: str) -> None:
     """E03: a recognised modern error is a verdict, though it tells no capabilities: the lists are tried."""
     async with Worker.start(tmp_path, server_config(raw("--probe", code))) as worker:
-        assert worker.frames(frames.State)[-1].era == "modern"
+        assert worker.all(frames.State)[-1].era == "modern"
         await wait_for(lambda: "tool:echo" in worker.catalogue("modern"))
 
 
@@ -91,7 +91,7 @@ async def test_a_modern_upstream_serves_modern_clients_on_one_connection(tmp_pat
     """E15, E17: version, identity and capabilities travel with each request."""
     upstream = fake("--era", "modern", log=tmp_path / "log.jsonl")
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        state = worker.frames(frames.State)[-1]
+        state = worker.all(frames.State)[-1]
         assert (state.era, state.revision) == ("modern", MODERN)
         for session in "ab":
             answer = await worker.call("echo", {"a": 1}, caller(MODERN, session))
@@ -138,7 +138,7 @@ async def test_a_modern_server_that_starts_slowly_is_not_taken_for_a_dead_one(tm
     """A probe may be answered after our patience; then initialize is refused, and the verdict is modern after all."""
     config = server_config(fake("--era", "modern", "--init-delay-ms", "1500"), limits={"start_seconds": 2.6})
     async with Worker.start(tmp_path, config) as worker:
-        assert worker.frames(frames.State)[-1].era == "modern"
+        assert worker.all(frames.State)[-1].era == "modern"
         assert (await worker.call("echo", {"a": 1}, caller(MODERN))).text
 
 
@@ -175,9 +175,9 @@ async def test_all_pages_of_all_lists(tmp_path: Path) -> None:
     """C01, C04, S03: an announced list that is not there is empty; an odd tool is left out with its reason."""
     async with Worker.start(tmp_path, server_config(raw(script=PAGES, at=tmp_path))) as worker:
         assert list(worker.catalogue()) == ["tool:a", "tool:c", "resource:x:1", "resource:x:2", "template:x:{i}"]
-        frame = worker.frames(frames.Catalogue)[-1]
+        frame = worker.all(frames.Catalogue)[-1]
         assert "'b'" in frame.left_out[0]
-        assert worker.frames(frames.State)[-1].message == ""
+        assert worker.all(frames.State)[-1].message == ""
 
 
 async def test_a_failure_on_page_two_keeps_the_last_complete_list(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ async def test_a_failure_on_page_two_keeps_the_last_complete_list(tmp_path: Path
         before = worker.catalogue()
         assert isinstance((await worker.request(frames.Refresh)).frame, frames.Reply)
         assert worker.catalogue() == before
-        assert "last complete list" in (await wait_for(lambda: worker.frames(frames.State)[-1].message))
-        assert len(worker.frames(frames.Catalogue)) == 1
+        assert "last complete list" in (await wait_for(lambda: worker.all(frames.State)[-1].message))
+        assert len(worker.all(frames.Catalogue)) == 1
 
 
 async def test_an_upstream_without_tools(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_a_list_that_is_never_answered_holds_up_nothing_else(tmp_path: Pat
     upstream = raw("--never", "resources/list", script=PAGES, at=tmp_path)
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
         assert "tool:a" in worker.catalogue()
-        assert "resources/list" in worker.frames(frames.State)[-1].message
+        assert "resources/list" in worker.all(frames.State)[-1].message
         assert (await worker.call("echo", {"a": 1})).frame
 
 
@@ -217,7 +217,7 @@ async def test_the_same_cursor_twice_ends_the_walk(tmp_path: Path) -> None:
         "replies": {"tools/list": {"result": {"tools": [], "nextCursor": "again"}}},
     }
     async with Worker.start(tmp_path, server_config(raw(script=script, at=tmp_path))) as worker:
-        assert "same cursor" in worker.frames(frames.State)[-1].message
+        assert "same cursor" in worker.all(frames.State)[-1].message
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -239,7 +239,7 @@ async def test_listing_that_causes_list_changed_stays_bounded(tmp_path: Path, de
         beats = len(worker.beats)
         await wait_for(lambda: len(worker.beats) > beats + 4)
         assert 2 <= len(upstream.messages("tools/list")) <= 6
-        assert len(worker.frames(frames.Catalogue)) == 1
+        assert len(worker.all(frames.Catalogue)) == 1
 
 
 # ---- subscriptions
@@ -256,11 +256,15 @@ async def test_subscriptions_end_with_the_last_subscriber(tmp_path: Path, era: s
             await worker.call("touch", {"uri": uri}, by)
 
         def told() -> list[frames.Notify]:
-            return [f for f in worker.frames(frames.Notify) if f.method == "notifications/resources/updated"]
+            return [f for f in worker.all(frames.Notify) if f.method == "notifications/resources/updated"]
 
         uri = "memo://notes/1"
         for subscriber in ("one", "two"):
-            answer = await worker.request(lambda corr, who=subscriber: frames.Subscribe(corr, by, who, uri))
+
+            def subscribe(corr: int, who: str = subscriber) -> frames.Subscribe:
+                return frames.Subscribe(corr, by, who, uri)
+
+            answer = await worker.request(subscribe)
             assert isinstance(answer.frame, frames.Reply), answer
         await touch(uri)
         await wait_for(told)
@@ -298,7 +302,7 @@ async def test_log_messages_go_to_the_file_and_to_pass_through_sessions_only(tmp
         own = caller(session="own", naming="raw")
         await worker.send(frames.SetLevel(own, "debug"))
         await worker.call("log", {"text": "for me"}, own)
-        await wait_for(lambda: worker.frames(frames.Notify))
+        await wait_for(lambda: worker.all(frames.Notify))
         notices = [json.loads(p) for f, p in worker.seen if isinstance(f, frames.Notify)]
         assert [notice["data"] for notice in notices] == ["for me"]
         log = (tmp_path / "logs" / "upstream-up.log").read_text(encoding="utf-8")

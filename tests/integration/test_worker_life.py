@@ -40,8 +40,8 @@ async def test_a_server_that_dies_at_start_says_why_at_once(tmp_path: Path) -> N
     async with Worker.start(tmp_path, config, ready=False) as worker:
         failed = await worker.call("echo")
         assert failed.reason == "start_failed"
-        assert "code 1" in failed.frame.message
-        assert "Error: API_KEY" in failed.frame.message
+        assert "code 1" in failed.message
+        assert "Error: API_KEY" in failed.message
         state = await worker.state("backoff")
         assert any("API_KEY" in line for line in state.stderr)
         assert state.retry_in is not None
@@ -58,7 +58,7 @@ async def test_a_command_that_cannot_be_started(tmp_path: Path, command: str, sa
     async with Worker.start(tmp_path, config, ready=False) as worker:
         failed = await worker.call("echo")
         assert failed.reason == "start_failed"
-        assert said in failed.frame.message
+        assert said in failed.message
 
 
 async def test_a_launcher_that_waits_for_a_keypress(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ async def test_a_launcher_that_waits_for_a_keypress(tmp_path: Path) -> None:
     async with Worker.start(tmp_path, config, ready=False) as worker:
         failed = await worker.call("echo")
         assert failed.reason == "start_limit"
-        assert "Ok to proceed" in failed.frame.message
-        assert "non-interactive" in failed.frame.message
+        assert "Ok to proceed" in failed.message
+        assert "non-interactive" in failed.message
         await worker.state("backoff")
         await wait_for(lambda: not psutil.Process(worker.process.pid).children(recursive=True))
 
@@ -87,8 +87,8 @@ async def test_a_server_that_dies_for_ever_ends_in_failed_and_is_refused_at_once
         begun = starts(upstream)
         failed = await worker.call("echo")
         assert failed.reason == "upstream_failed"
-        assert "code 3" in failed.frame.message
-        assert "coffer mcp restart up" in failed.frame.message
+        assert "code 3" in failed.message
+        assert "coffer mcp restart up" in failed.message
         assert starts(upstream) == begun <= 12
 
 
@@ -98,12 +98,12 @@ async def test_a_killed_server_fails_its_calls_and_comes_back(tmp_path: Path) ->
         await wait_for(lambda: worker.beats and worker.beats[-1].pids)
         both = [await worker.begin("tools/call", "echo", {"arguments": {"delay": 30}}, caller()) for _ in range(2)]
         await wait_for(lambda: worker.beats[-1].in_flight == 2)
-        since = len(worker.frames(frames.State))
+        since = len(worker.all(frames.State))
         os.kill(worker.beats[-1].pids[0], signal.SIGKILL)
         for corr in both:
             failed = await worker.answer(corr)
             assert failed.reason == "upstream_exited"
-            assert "SIGKILL" in failed.frame.message
+            assert "SIGKILL" in failed.message
         await worker.state("backoff", since)
         assert (await worker.call("echo", {"a": 1})).text
         assert (await worker.state("ready", since)).restarts == 1
@@ -118,7 +118,7 @@ async def test_the_crash_of_one_sessions_connection_leaves_the_others_alone(tmp_
         assert (await worker.call("counter", by=bystander)).text == "2"
         assert (await worker.call("counter", by=unlucky)).text == "1"
         assert set(worker.states()) <= {"starting", "ready"}
-        assert worker.frames(frames.State)[-1].restarts == 1
+        assert worker.all(frames.State)[-1].restarts == 1
 
 
 async def test_a_session_whose_connection_keeps_crashing_is_refused_alone(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_server_that_exits_after_every_answer(tmp_path: Path) -> None:
                 assert answer.reason == "upstream_exited", answer
         assert worked >= 5
         assert "failed" not in worker.states()
-        assert any("answered call" in state.message for state in worker.frames(frames.State))
+        assert any("answered call" in state.message for state in worker.all(frames.State))
 
 
 async def test_max_connections_names_the_limit(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_max_connections_names_the_limit(tmp_path: Path) -> None:
             assert (await worker.call("echo", {"a": 1}, caller(session=session))).text
         refused = await worker.call("echo", {"a": 1}, caller(session="c"))
         assert refused.reason == "connection_limit"
-        assert "2 connections" in refused.frame.message
+        assert "2 connections" in refused.message
         await worker.send(frames.CloseSession("a"))
         await wait_for(lambda: worker.beats[-1].connections == 1)
         assert (await worker.call("echo", {"a": 1}, caller(session="c"))).text
@@ -180,7 +180,7 @@ async def test_a_refresh_reads_again_and_is_answered(tmp_path: Path) -> None:
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
         assert isinstance((await worker.request(frames.Refresh)).frame, frames.Reply)
         assert len(upstream.messages("tools/list")) == 2
-        assert len(worker.frames(frames.Catalogue)) == 1
+        assert len(worker.all(frames.Catalogue)) == 1
 
 
 async def test_stop_drains_then_ends_everything(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_stop_without_drain_fails_what_is_open(tmp_path: Path) -> None:
         await worker.send(frames.Stop(0.0, "removed"))
         failed = await worker.answer(corr)
         assert failed.reason == "upstream_stopped"
-        assert "removed" in failed.frame.message
+        assert "removed" in failed.message
         await wait_for(lambda: worker.process.poll() is not None)
         assert worker.process.returncode == 0
         assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -232,7 +232,8 @@ async def test_figures_title_and_dump_show_what_hangs(tmp_path: Path) -> None:
     upstream = raw("--stderr-at-start", "warming up")
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
         await worker.begin("tools/call", "echo", {"arguments": {"delay": 30}, "_meta": {"progressToken": 1}}, caller())
-        beat = await wait_for(lambda: worker.beats[-1].in_flight == 1 and worker.beats[-1])
+        await wait_for(lambda: worker.beats[-1].in_flight == 1)
+        beat = worker.beats[-1]
         assert beat.oldest_key == "echo"
         assert beat.connections == 1
         assert beat.rss > 1_000_000
@@ -266,7 +267,7 @@ async def test_a_server_that_holds_a_lock_for_life_serves_its_first_session(tmp_
         assert (await worker.call("echo", {"a": 1})).text
         failed = await worker.call("echo", {"a": 1}, caller(session="second"))
         assert failed.reason == "start_failed"
-        assert "another copy holds the lock" in failed.frame.message
+        assert "another copy holds the lock" in failed.message
         assert (await worker.call("echo", {"a": 1})).text
         assert set(worker.states()) <= {"starting", "ready"}
 

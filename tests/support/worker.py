@@ -64,6 +64,12 @@ class Answer(msgspec.Struct):
         return self.value["content"][0]["text"]
 
     @property
+    def message(self) -> str:
+        """What the failure says."""
+        assert isinstance(self.frame, frames.Fail), self.raw
+        return self.frame.message
+
+    @property
     def reason(self) -> str:
         """Why it failed, in Coffer's words."""
         assert isinstance(self.frame, frames.Fail), self.raw
@@ -112,7 +118,7 @@ class Worker:
         worker.program = program
         process = worker._launch()
         try:
-            await wait_for(lambda: len(worker.frames(frames.Hello)) == 2, what="both Hellos")
+            await wait_for(lambda: len(worker.all(frames.Hello)) == 2, what="both Hellos")
             if config is not None:
                 await worker.configure(config, hint)
                 if ready:
@@ -177,22 +183,22 @@ class Worker:
 
     # ---- what came
 
-    def frames(self, kind: type[FrameT]) -> list[FrameT]:
+    def all(self, kind: type[FrameT]) -> list[FrameT]:
         """All frames of one type so far."""
         return [frame for frame, _ in self.seen if isinstance(frame, kind)]
 
     def states(self) -> list[str]:
         """The states reported so far."""
-        return [frame.state for frame in self.frames(frames.State)]
+        return [frame.state for frame in self.all(frames.State)]
 
     async def state(self, name: str, since: int = 0) -> frames.State:
         """The newest State of that name, once there is one beyond the first `since` State frames."""
 
         def newest() -> frames.State | None:
-            found = [frame for frame in self.frames(frames.State)[since:] if frame.state == name]
+            found = [frame for frame in self.all(frames.State)[since:] if frame.state == name]
             return found[-1] if found else None
 
-        return await wait_for(newest, what=lambda: f"state {name}; came: {self.frames(frames.State)}")
+        return await wait_for(newest, what=lambda: f"state {name}; came: {self.all(frames.State)}")
 
     def catalogue(self, era: str = "legacy", session: str = "") -> dict[str, frames.CatalogueEntry]:
         """The newest catalogue, by type:key."""

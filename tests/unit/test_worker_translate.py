@@ -118,7 +118,7 @@ def test_a_result_without_names_passes_untouched() -> None:
 
 def test_names_in_a_tools_result_become_coffers() -> None:
     """R01, R06: links, embedded resources, references of MCP Apps; text, unknown kinds and structured content stay."""
-    result = {
+    result: dict[str, Any] = {
         "content": [
             {"type": "resource_link", "uri": "file:///a b", "name": "n", "x": 1},
             {"type": "resource", "resource": {"uri": "x:1", "text": "uri"}},
