@@ -214,6 +214,9 @@ class Lists:
 
     def _publish(self, era: Era, session: str, known: Known, base: Known) -> None:
         """Send the catalogue if it is not what was sent last."""
+        others = (one for one in self._known.values() if one is not known)
+        if known.troubles and not known.published and any(one.published for one in others):
+            return  # the clients of this era, or session, keep seeing the other list rather than half of their own
         found = [known.lists[kind.method] for kind in KINDS if kind.method in known.lists]
         left_out = tuple(reason for each in found for reason in each.left_out)
         ttl, scope = known.hints

@@ -31,7 +31,7 @@ class Worker:
         sock.send_multipart([frames.encode(frame), *payload])
 
     def hello(self, secret: str = "s", **more: Any) -> None:
-        said = {"protocol": frames.PROTOCOL_VERSION, "name": "files", "incarnation": 1, "pid": 7} | more
+        said: dict[str, Any] = {"protocol": frames.PROTOCOL_VERSION, "name": "files", "incarnation": 1, "pid": 7} | more
         for sock in (self.control, self.bulk):
             self.send(sock, frames.Hello(secret=secret, **said))
 

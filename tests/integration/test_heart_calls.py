@@ -42,7 +42,7 @@ async def test_a_call_reaches_its_upstream_alone_and_is_written_down(heart: Beat
 async def test_the_pass_through_endpoint_keeps_the_upstreams_names(heart: Beating) -> None:
     await heart.add("one", raw())
     assert text(await heart.call("echo", to={"scope": PASS_THROUGH}, text="x")) == {"text": "x"}
-    listed = await heart.list(scope=PASS_THROUGH)
+    listed = await heart.page(scope=PASS_THROUGH)
     assert "echo" in [tool["name"] for tool in listed["tools"]]
     identity = await heart.router.identity(PASS_THROUGH)
     assert b"raw" in identity.server_info
@@ -115,7 +115,7 @@ async def test_a_session_that_ends_takes_its_calls_and_its_connection_along(hear
     await heart.add("one", one)
     await heart.call("one__echo", to={"session": "other"})
     heart.tool("one__echo", to={"session": "leaving"}, delay=20)
-    await wait_for(lambda: heart.supervision.view("one").connections == 2)  # type: ignore[union-attr]
+    await wait_for(lambda: heart.view("one").connections == 2)
     heart.router.close_session("leaving", "the client is gone")
     await wait_for(lambda: heart.view("one").connections == 1)
     assert text(await heart.call("one__echo", to={"session": "other"}, still=1)) == {"still": 1}

@@ -144,7 +144,7 @@ class Beating:
         assert kind == "fail", body
         return body
 
-    async def list(self, kind: frames.CapabilityType = "tool", *, scope: Scope = AGGREGATE, **caller: Any) -> Any:
+    async def page(self, kind: frames.CapabilityType = "tool", *, scope: Scope = AGGREGATE, **caller: Any) -> Any:
         """The first page of a list."""
         who = caller.pop("who", LOCAL)
         page = await self.router.list_page(self.caller(scope=scope, **caller), who, scope, kind, None)
@@ -152,7 +152,7 @@ class Beating:
 
     async def names(self) -> list[str]:
         """The aggregate's tools."""
-        return [tool["name"] for tool in (await self.list())["tools"]]
+        return [tool["name"] for tool in (await self.page())["tools"]]
 
     async def rows(self, count: int) -> list[Any]:
         """The invocations written so far, oldest first, once there are ``count``."""

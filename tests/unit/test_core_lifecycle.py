@@ -280,7 +280,7 @@ def _events(life: Lifecycle) -> list[w.Event]:
     """What may come in any phase: a person's wishes, timers, and news of this worker or an older one."""
     inc = life.incarnation
     anytime: list[w.Event] = [w.Enable(), w.Disable(), w.Restart(), w.Reconfigure()]
-    anytime += [w.Fired(n, t) for n in {inc, inc - 1} for t in ("hello", "dump", "stop", "retry", "slot")]  # type: ignore[arg-type]
+    anytime += [w.Fired(n, t) for n in {inc, inc - 1} for t in ("hello", "dump", "stop", "retry", "slot")]
     anytime += [w.Exited(inc - 1, "old"), w.Forked(inc - 1, 1), w.Reported(inc - 1, "ready")]
     if life.phase == "queued":
         anytime.append(w.Granted())
