@@ -20,6 +20,7 @@ _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.encode
+_TOO_DEEP: Final = "nested too deeply to be read"
 _SPACE: Final = " \t\r\n"
 _scan_string: Final[Callable[[str, int, bool], tuple[str, int]]] = vars(decoder)["scanstring"]
 
@@ -30,6 +31,8 @@ def members(raw: Slice) -> dict[str, Slice]:
         return _decode_members(raw)  # type: ignore[return-value]
     except msgspec.ValidationError as error:
         raise ValueError(f"not a JSON object: {error}") from None
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     except msgspec.DecodeError as error:
         if b"\\u" not in bytes(raw):
             raise ValueError(f"not JSON: {error}") from None
@@ -42,6 +45,8 @@ def items(raw: Slice) -> list[Slice]:
         return _decode_items(raw)  # type: ignore[return-value]
     except msgspec.ValidationError as error:
         raise ValueError(f"not a JSON array: {error}") from None
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     except msgspec.DecodeError as error:
         if b"\\u" not in bytes(raw):
             raise ValueError(f"not JSON: {error}") from None
@@ -115,7 +120,10 @@ def _skip(source: str, at: int) -> int:
 
 
 def _value_end(source: str, at: int) -> int:
-    return int(json.JSONDecoder().raw_decode(source, at)[1])
+    try:
+        return int(json.JSONDecoder().raw_decode(source, at)[1])
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 def _slow_members(raw: bytes) -> dict[str, Slice]:

@@ -5,9 +5,10 @@ limits or restarts, and never decodes a result. Source: JSON-RPC 2.0; MCP base p
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -28,6 +29,7 @@ class Problem:
     message: str
 
 
+_ANSWER: Final = re.compile(rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"')
 Handler = Callable[[Any, Envelope | Problem], None]
 
 
@@ -147,7 +149,7 @@ class Connection:
         envelope = splice.message(line)
         if envelope is None:
             if line[:1] != b"[" or not self._batch(line):
-                self._events.chatter(self, line)
+                self._unreadable(line)
             return
         if not line.isascii():
             try:
@@ -198,6 +200,14 @@ class Connection:
         answer = bridge.answer(method)
         write = jsonrpc.error_response if answer.error else jsonrpc.response
         self.pipe.send(write(id, answer.payload))
+
+    def _unreadable(self, line: bytes) -> None:
+        """Chatter; but where it began as an answer, its call fails now rather than at its limit."""
+        self._events.chatter(self, line)
+        begun = _ANSWER.match(line, 0, 200)
+        if begun is not None:
+            what = "an answer that is no JSON, or is nested too deeply to be read"
+            self._settle(int(begun.group(1)), Problem(errors.BAD_ANSWER, f"Upstream {self.server!r} sent {what}"))
 
     def _garbled(self, envelope: Envelope, line: bytes) -> None:
         self._events.chatter(self, line)

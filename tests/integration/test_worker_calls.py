@@ -330,6 +330,16 @@ async def test_headers_of_a_modern_client_must_agree_with_its_arguments(tmp_path
         assert upstream.messages("tools/call"), good
 
 
+@pytest.mark.parametrize("result", ["{oops", "[" * 200_000 + "]" * 200_000])
+async def test_an_answer_that_cannot_be_read_fails_its_call_at_once(tmp_path: Path, result: str) -> None:
+    """Broken JSON, or nesting no reader could follow: a clear error, and the next call works."""
+    reply = {"raw": '{"jsonrpc":"2.0","id":$ID,"result":' + result + "}"}
+    upstream = raw(script={"replies": {"tools/call bad": reply}}, at=tmp_path)
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        assert (await worker.call("bad")).reason == "bad_answer"
+        assert (await worker.call("echo", TEXT)).text
+
+
 async def test_many_cancels_race_with_answers(tmp_path: Path) -> None:
     """L06: at most one answer a call, and the connection lives on."""
     async with Worker.start(tmp_path, server_config(raw())) as worker:

@@ -61,6 +61,15 @@ def test_the_slow_way_refuses_what_is_no_json(raw: bytes) -> None:
         splice.members(raw)
 
 
+@pytest.mark.parametrize("lone", ["", r'"b":"\ud800",'])
+def test_what_is_nested_too_deeply_is_refused_and_ends_nothing(lone: str) -> None:
+    deep = "[" * 200_000 + "]" * 200_000
+    with pytest.raises(ValueError, match="deep"):
+        splice.members(b'{%b"a":%b}' % (lone.encode(), deep.encode()))
+    with pytest.raises(ValueError, match="deep"):
+        splice.items(b'["",%b]' % deep.encode())
+
+
 def test_text_and_objects() -> None:
     assert splice.text(b'"x"') == "x"
     assert splice.text(b"1") is None
