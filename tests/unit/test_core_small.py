@@ -1,12 +1,15 @@
 """Cursors, deadlines, liveness, gates, templates and instructions: the small decisions."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coffer_common import errors, frames
+from coffer_supervisor import core
 from coffer_supervisor.core import cursors, uritemplate
 from coffer_supervisor.core import lifecycle_words as w
 from coffer_supervisor.core.calls import CallError, Scope, failure, passed_failure
@@ -243,3 +246,17 @@ def test_an_upstreams_own_error_passes_as_it_is() -> None:
     own = b'{"code":-1,"message":"m","data":{"big":12345678901234567890}}'
     assert passed_failure(-1, own, "m", "", 200).error == own
     assert json.loads(passed_failure(7, b"", "only words", "", 200).error) == {"code": 7, "message": "only words"}
+
+
+# ---- what no core may do
+
+
+def test_no_core_imports_a_loop_a_socket_a_clock_or_a_logger() -> None:
+    """Decisions are sans-I/O: time is passed in, effects are returned."""
+    refused = {"asyncio", "socket", "time", "datetime", "logging", "threading", "random", "zmq", "aiohttp"}
+    for path in Path(core.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        plain = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+        found = {alias.name.partition(".")[0] for node in plain for alias in node.names}
+        found |= {(node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not found & refused, f"{path.name} imports {found & refused}"
