@@ -162,16 +162,16 @@ class Lists:
     async def _one(self, connection: Connection, kind: ListKind, known: Known, pages: dict[str, list[Page]]) -> None:
         try:
             found = await self._walk(connection, kind)
-        except ListFailed as error:
-            text = str(error)
+            items = [item for page in found for item in page.items]
+            made = catalogue.entries(kind, items, self._server, connection.hop.era)
+        except (ListFailed, ValueError) as error:
+            text = str(error) if isinstance(error, ListFailed) else f"{kind.method}: {error}"
             if kind.method in known.lists and known.lists[kind.method].entries:
                 text += "; the last complete list is shown"
             known.troubles[kind.method] = text
             self._log.note(text)
             return
         pages[kind.method] = found
-        items = [item for page in found for item in page.items]
-        made = catalogue.entries(kind, items, self._server, connection.hop.era)
         for reason in made.left_out:
             if reason not in known.lists.get(kind.method, made).left_out or kind.method not in known.lists:
                 self._log.note(f"not listed: {reason}")

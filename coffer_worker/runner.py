@@ -13,6 +13,7 @@ import msgspec
 
 from coffer_common import errors, frames
 from coffer_common.frames import State
+from coffer_common.protocol import Era
 from coffer_common.resources import HttpServer, StdioServer
 from coffer_worker import dump
 from coffer_worker.calls import Calls, Outlet
@@ -44,6 +45,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self._early: list[tuple[Any, bytes]] = []
+        self._unserved = ""
         self._config: StdioServer | None = None
         self._state = State("starting")
         self._identity: Connection | None = None
@@ -60,7 +62,11 @@ class Runner:
         if self._config is not None or self._stopping is not None:
             return
         if isinstance(frame.config, HttpServer):
-            self.state_changed(State("failed", "HTTP upstreams are not built yet", errors.START_FAILED.name))
+            self._unserved = f"Upstream {self._name!r} is reached over HTTP, and HTTP upstreams are not built yet"
+            self.state_changed(State("failed", self._unserved, errors.START_FAILED.name))
+            for held, _ in self._early:
+                self._refuse_unserved(held)
+            self._early = []
             return
         config = self._config = frame.config
         self._run = frame.run
@@ -91,6 +97,9 @@ class Runner:
         )
         self._calls.mirrors = self._lists.mirrors
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
+        self._begin()
+
+    def _begin(self) -> None:
         self._connections.discover()
         early, self._early = self._early, []
         for held, payload in early:
@@ -120,6 +129,9 @@ class Runner:
 
     def bulk(self, frame: Any, payload: bytes) -> None:
         """A bulk frame; what comes before Configure waits for it."""
+        if self._unserved:
+            self._refuse_unserved(frame)
+            return
         if self._config is None:
             self._early.append((frame, payload))
             return
@@ -147,6 +159,8 @@ class Runner:
                 self.stop(frame.drain, frame.reason)
             case frames.Dump():
                 self._dump(frame.corr)
+            case _ if self._unserved:
+                self._refuse_unserved(frame)
             case _ if self._config is None:
                 self._early = [(f, p) for f, p in self._early if not _cancels(frame, f)]
             case frames.Cancel():
@@ -162,14 +176,20 @@ class Runner:
             case _:
                 return
 
+    def _refuse_unserved(self, frame: Any) -> None:
+        """A request to an upstream that this worker cannot speak to."""
+        if isinstance(frame, frames.Call | frames.Subscribe | frames.Refresh):
+            era = "legacy" if isinstance(frame, frames.Refresh) else frame.caller.era
+            self._fail_request(frame.corr, self._unserved, era)
+
     # ---- lists
 
     def _refresh(self, frame: frames.Refresh) -> None:
         era = frame.era or self._connections.pool.era
         if self._state.state in ("backoff", "failed"):
-            self._fail_refresh(frame, self._state.message)
+            self._fail_request(frame.corr, self._state.message)
         elif era == "legacy" and self._connections.pool.legacy_side is False:
-            self._fail_refresh(frame, f"Upstream {self._name!r} has no legacy side")
+            self._fail_request(frame.corr, f"Upstream {self._name!r} has no legacy side")
         else:
             self._refreshes.append(frame)
             if not era:
@@ -182,10 +202,10 @@ class Runner:
             else:
                 self._connections.open_for(era)
 
-    def _fail_refresh(self, frame: frames.Refresh, message: str) -> None:
+    def _fail_request(self, corr: int, message: str, era: Era = "legacy") -> None:
         reason = errors.UPSTREAM_FAILED
-        error = errors.error_object(reason, message, server=self._name)
-        self._outlet.send(frames.Fail(frame.corr, reason.legacy_code, message, reason.name, reason.status), error)
+        error = errors.error_object(reason, message, server=self._name, era=era)
+        self._outlet.send(frames.Fail(corr, reason.code_for(era), message, reason.name, reason.status), error)
 
     async def _read(self, connection: Connection) -> None:
         await self._lists.read(connection)
@@ -209,7 +229,7 @@ class Runner:
         if state.state in ("backoff", "failed"):
             failed, self._refreshes = self._refreshes, []
             for frame in failed:
-                self._fail_refresh(frame, state.message)
+                self._fail_request(frame.corr, state.message)
         self._post(state)
 
     def _say_ready(self) -> None:

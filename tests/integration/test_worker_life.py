@@ -258,6 +258,9 @@ async def test_http_upstreams_are_refused_honestly(tmp_path: Path) -> None:
     config = server_config({"transport": "http", "url": "http://127.0.0.1:9/mcp"})
     async with Worker.start(tmp_path, config, ready=False) as worker:
         assert "not built" in (await worker.state("failed")).message
+        for answer in (await worker.call("echo"), await worker.request(frames.Refresh)):
+            assert answer.reason == "upstream_failed"
+            assert "not built" in answer.message
 
 
 async def test_a_server_that_holds_a_lock_for_life_serves_its_first_session(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ class Worker:
                 await worker.configure(config, hint)
                 if ready:
                     await worker.state("ready")
+                    # It travels on the other pair, and may come later.
+                    await wait_for(lambda: worker.all(frames.Catalogue), what="the first catalogue")
             yield worker
         finally:
             await worker._close(process)
