@@ -1,53 +1,37 @@
 """Secrets: kept in the operating system's keychain, put into templates at the last moment.
 
-Owns ``keyring`` (imported at the first secret, not before: a daemon without secrets never loads it). Never
-logs, stores or raises a secret: messages name the reference. A keychain may block for as long as a person
-looks at a prompt, so each question is asked from a thread and waited for within a bound.
+    errors    what can go wrong, in words       keychain  the backend in use, entries in parts (owns ``keyring``)
+    parts     how large secrets are cut         file      Coffer's own backend, an encrypted file
+    choice    which of the two was chosen
+
+``keychain`` and ``file`` are loaded at the first secret: a daemon without secrets never loads ``keyring``. Nothing
+here logs or raises a secret: messages name the reference. A keychain may block for as long as a person looks at a
+prompt, so each question is asked from a thread and waited for within a bound.
 """
 
 import asyncio
 import re
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from coffer_common.names import SERVER_NAME_RULE, is_server_name
+from coffer_supervisor.credentials.choice import is_chosen
+from coffer_supervisor.credentials.errors import NO_KEYCHAIN_HINT, CredentialError, MissingCredential
 
 if TYPE_CHECKING:
-    from keyring.backend import KeyringBackend
+    from coffer_supervisor.credentials.keychain import Keychain
+
+__all__ = ["NO_KEYCHAIN_HINT", "CredentialError", "CredentialVault", "MissingCredential", "references"]
 
 SERVICE: Final = "coffer"
 KEYCHAIN_SECONDS: Final = 15.0
-NO_KEYCHAIN_HINT: Final = (
-    "Unlock or install a keychain, or choose Coffer's own encrypted file with: coffer credential use-file"
-)
+MAX_SECRET: Final = 1024 * 1024
 
 _REFERENCE: Final = re.compile(r"\$\{(?:([^}]*)\}|.*)", re.DOTALL)
 _LEFT_OPEN: Final = ""  # the reference of "${" without its "}": what follows may be anything, so it is not told
 _T = TypeVar("_T")
-
-
-class CredentialError(Exception):
-    """A secret cannot be stored or read. ``code``, ``message`` (what happened) and ``hint`` (what to do
-    next).
-    """
-
-    def __init__(self, code: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message}. {self.hint}" if self.hint else self.message
-
-
-class MissingCredential(CredentialError):
-    """A template refers to a secret that is not stored; ``reference`` is its name."""
-
-    def __init__(self, reference: str, message: str, hint: str) -> None:
-        super().__init__("missing_credential", message, hint)
-        self.reference = reference
 
 
 def references(template: str) -> list[str]:
@@ -60,13 +44,28 @@ def references(template: str) -> list[str]:
 
 
 class CredentialVault:
-    """The keychain's entries of ``service``. One question at a time; each waits at most ``seconds``."""
+    """The secrets of ``service``, in the machine's keychain or in ``folder``. One question at a time; each waits at
+    most ``seconds``."""
 
-    def __init__(self, *, service: str = SERVICE, seconds: float = KEYCHAIN_SECONDS) -> None:
+    def __init__(
+        self, *, service: str = SERVICE, seconds: float = KEYCHAIN_SECONDS, folder: Path | None = None
+    ) -> None:
         self._service = service
         self._seconds = seconds
+        self._folder = folder
         self._turn = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._unanswered: asyncio.Future[Any] | None = None
+
+    @property
+    def backend(self) -> Literal["keychain", "file"]:
+        """Where secrets are kept."""
+        return "file" if self._folder is not None and is_chosen(self._folder) else "keychain"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where Coffer's own file is, or would be."""
+        return self._folder
 
     async def resolve(self, template: str, *, where: str = "") -> str:
         """``template`` with every ``${reference}`` replaced by its secret, which is not looked at for
@@ -87,7 +86,7 @@ class CredentialVault:
 
     async def get(self, reference: str) -> str | None:
         """The secret, or None if there is none. Raises ``CredentialError``."""
-        return await self._ask(lambda ring: ring.get_password(self._service, reference) or None)
+        return await self._ask(lambda: self._ring().get(reference))
 
     async def set(self, reference: str, secret: str) -> None:
         """Store a secret, and read it back before it counts as stored. Raises ``CredentialError``."""
@@ -101,12 +100,14 @@ class CredentialVault:
             raise CredentialError(
                 "empty_secret", f"the secret for {reference} is empty", "Nothing has been stored; give it again."
             )
+        if len(secret) > MAX_SECRET or not _encodable(secret):
+            message = f"the secret for {reference} is longer than {MAX_SECRET} characters, or no text"
+            raise CredentialError("invalid_secret", message, "Nothing has been stored.")
+        async with self._writing:
+            await self._set(reference, secret)
 
-        def write(ring: "KeyringBackend") -> bool:
-            ring.set_password(self._service, reference, secret)
-            return ring.get_password(self._service, reference) == secret
-
-        if not await self._ask(write):
+    async def _set(self, reference: str, secret: str) -> None:
+        if not await self._ask(lambda: self._ring().set(reference, secret)):
             raise CredentialError(
                 "keychain_forgets",
                 f"the keychain took the secret for {reference} but does not give it back as it was",
@@ -115,16 +116,59 @@ class CredentialVault:
 
     async def delete(self, reference: str) -> bool:
         """Remove a secret; False if there was none. Raises ``CredentialError``."""
+        async with self._writing:
+            return await self._ask(lambda: self._ring().delete(reference))
 
-        def remove(ring: "KeyringBackend") -> bool:
-            if ring.get_password(self._service, reference) is None:
-                return False
-            ring.delete_password(self._service, reference)
-            return True
+    async def use_file(self, known: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Keep secrets in the encrypted file from now on. Raises ``CredentialError``.
 
-        return await self._ask(remove)
+        Of the references ``known``: those whose secrets were moved there, and those whose secrets the keychain does
+        not give, so that they must be stored again.
+        """
+        folder = self._folder
+        if folder is None:
+            raise CredentialError("no_folder", "there is no folder for an encrypted file", "")
+        async with self._writing:
+            old = await self._from_keychain(known)
+            self._unanswered = None  # the file answers whether or not the keychain ever does
+            await self._ask(lambda: _choose(folder))
+            there = {reference for reference in known if await self.get(reference) is not None}
+            for reference in known:
+                if reference in old and reference not in there:
+                    await self._set(reference, old[reference])
+            await self._clear_keychain(list(old))
+        moved = [reference for reference in known if reference in old and reference not in there]
+        return moved, [reference for reference in known if reference not in old and reference not in there]
 
-    async def _ask(self, question: Callable[["KeyringBackend"], _T]) -> _T:
+    async def _from_keychain(self, known: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for reference in known:
+            try:
+                secret = await self._ask(lambda name=reference: self._machines().get(name))  # type: ignore[misc]
+            except CredentialError:  # none here, locked, or silent: whose secrets are lost is told
+                break
+            if secret is not None:
+                found[reference] = secret
+        return found
+
+    async def _clear_keychain(self, moved: Sequence[str]) -> None:
+        for reference in moved:
+            try:
+                await self._ask(lambda name=reference: self._machines().delete(name))  # type: ignore[misc]
+            except CredentialError:  # it stays in the keychain, where it was safe before
+                return
+
+    def _ring(self) -> "Keychain":
+        from coffer_supervisor.credentials import keychain  # keyring is slow to load, and not needed by most
+
+        return keychain.Keychain(keychain.chosen(self._folder), self._service)
+
+    def _machines(self) -> "Keychain":
+        from coffer_supervisor.credentials import keychain
+
+        return keychain.Keychain(keychain.machines_own(), self._service)
+
+    async def _ask(self, question: Callable[[], _T]) -> _T:
         """Ask the keychain from a thread of its own, one at a time."""
         async with self._turn:
             if self._unanswered is not None and not self._unanswered.done():
@@ -141,14 +185,16 @@ class CredentialVault:
         return answer.result()
 
 
-def _answer(question: Callable[["KeyringBackend"], _T], answer: "asyncio.Future[_T]") -> None:
+def _answer(question: Callable[[], _T], answer: "asyncio.Future[_T]") -> None:
     """Runs in the thread."""
     try:
-        result = question(_keyring())
+        result = question()
     except CredentialError as error:
         _settle(answer, answer.set_exception, error)
     except Exception as error:  # a backend may raise anything; its text may hold anything, so only its class is told
-        _settle(answer, answer.set_exception, _refused(error))
+        from coffer_supervisor.credentials.keychain import refusal
+
+        _settle(answer, answer.set_exception, refusal(error))
     else:
         _settle(answer, answer.set_result, result)
 
@@ -164,32 +210,18 @@ def _settle(answer: "asyncio.Future[_T]", setter: Callable[..., None], value: ob
         return  # the loop has ended: nobody waits any more
 
 
-def _keyring() -> "KeyringBackend":
-    import keyring  # slow, and not needed by most
-    from keyring.backends import fail, null
+def _choose(folder: Path) -> None:
+    from coffer_supervisor.credentials.keychain import choose_file
 
-    ring = keyring.get_keyring()
-    if isinstance(ring, fail.Keyring | null.Keyring):
-        raise CredentialError("no_keychain", "there is no usable keychain here", NO_KEYCHAIN_HINT)
-    for candidate in (ring, *getattr(ring, "backends", ())):
-        if "plaintext" in type(candidate).__name__.lower():
-            raise CredentialError(
-                "plaintext_keychain",
-                f"the keychain chosen on this machine ({type(candidate).__name__}) stores secrets in plain text",
-                NO_KEYCHAIN_HINT,
-            )
-    return ring
+    choose_file(folder)
 
 
-def _refused(error: Exception) -> CredentialError:
-    from keyring.errors import InitError, KeyringLocked, NoKeyringError
-
-    name = type(error).__name__
-    if isinstance(error, NoKeyringError | InitError):
-        return CredentialError("no_keychain", f"there is no usable keychain here ({name})", NO_KEYCHAIN_HINT)
-    if isinstance(error, KeyringLocked):
-        return CredentialError("keychain_locked", f"the keychain is locked ({name})", NO_KEYCHAIN_HINT)
-    return CredentialError("keychain_failed", f"the keychain refused ({name})", NO_KEYCHAIN_HINT)
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _retrieve(answer: "asyncio.Future[Any]") -> None:
