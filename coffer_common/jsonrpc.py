@@ -5,6 +5,7 @@ line breaks). Never decodes a payload: ``params``, ``result`` and ``error`` stay
 Source: JSON-RPC 2.0; MCP base protocol, Messages.
 """
 
+import functools
 import json
 from typing import Any, Final, Literal
 
@@ -17,6 +18,7 @@ BOM: Final = b"\xef\xbb\xbf"
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 _EMPTY: Final = Raw(b"")
 _DUPLICATES: Final = "duplicate member "
+_ENVELOPE_NAMES: Final = ("id", "method", "params", "result", "error")
 
 
 class Malformed(Exception):
@@ -107,7 +109,7 @@ def duplicate_member(raw: bytes, *names: str) -> str | None:
     Peers may read the other one, so a name that routes must stand once. Cheap unless a name occurs twice
     anywhere, or an escape could hide one.
     """
-    if b"\\u" not in raw and all(raw.count(b'"%s"' % name.encode()) < 2 for name in names):
+    if not _may_repeat(raw, names):
         return None
     found: list[str] = []
 
@@ -119,11 +121,23 @@ def duplicate_member(raw: bytes, *names: str) -> str | None:
     return next((name for name in names if found.count(name) > 1), None)
 
 
+def _may_repeat(raw: bytes, names: tuple[str, ...]) -> bool:
+    """Whether a look is needed: a name stands twice somewhere, or an escape could hide one."""
+    return b"\\u" in raw or max(map(raw.count, _quoted(names))) > 1
+
+
+@functools.cache
+def _quoted(names: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(b'"%s"' % name.encode() for name in names)
+
+
 def _duplicate_in_envelope(raw: bytes, envelope: Envelope) -> str | None:
+    if not _may_repeat(raw, _ENVELOPE_NAMES):
+        return None
     payload = bytes(envelope.params or envelope.result or envelope.error)
     at = raw.rfind(payload) if payload else -1
     rest = raw if at < 0 else raw[:at] + b"0" + raw[at + len(payload) :]
-    return duplicate_member(rest, "id", "method", "params", "result", "error")
+    return duplicate_member(rest, *_ENVELOPE_NAMES)
 
 
 def _salvaged_id(raw: bytes) -> bytes:
