@@ -17,6 +17,7 @@ from coffer_common import protocol
 BOM: Final = b"\xef\xbb\xbf"
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 _EMPTY: Final = Raw(b"")
+_LARGE: Final = 16 * 1024
 _DUPLICATES: Final = "duplicate member "
 _ENVELOPE_NAMES: Final = ("id", "method", "params", "result", "error")
 
@@ -53,6 +54,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 
 
@@ -107,8 +109,9 @@ def duplicate_member(raw: bytes, *names: str) -> str | None:
     """The first of ``names`` that stands more than once at the top level of a JSON object, or None.
 
     Peers may read the other one, so a name that routes must stand once. Cheap unless a name occurs twice
-    anywhere, or an escape could hide one.
+    anywhere, or an escape could hide one; what large values hold is not looked through.
     """
+    raw = _without_large(raw)
     if not _may_repeat(raw, names):
         return None
     found: list[str] = []
@@ -131,13 +134,31 @@ def _quoted(names: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple(b'"%s"' % name.encode() for name in names)
 
 
+def _without_large(raw: bytes) -> bytes:
+    """The same object with 0 for each large value: a name within is none of the object's own."""
+    if len(raw) < _LARGE:
+        return raw
+    try:
+        members = _decode_members(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return raw
+    for value in members.values():
+        if len(bytes(value)) >= _LARGE:
+            raw = _without(raw, bytes(value))
+    return raw
+
+
+def _without(raw: bytes, value: bytes) -> bytes:
+    """``raw`` with 0 for one occurrence of ``value``, which is cheap to find by its beginning."""
+    at = raw.find(value[:64])
+    if raw[at : at + len(value)] != value:
+        at = raw.find(value)
+    return raw[:at] + b"0" + raw[at + len(value) :]
+
+
 def _duplicate_in_envelope(raw: bytes, envelope: Envelope) -> str | None:
-    if not _may_repeat(raw, _ENVELOPE_NAMES):
-        return None
     payload = bytes(envelope.params or envelope.result or envelope.error)
-    at = raw.rfind(payload) if payload else -1
-    rest = raw if at < 0 else raw[:at] + b"0" + raw[at + len(payload) :]
-    return duplicate_member(rest, *_ENVELOPE_NAMES)
+    return duplicate_member(_without(raw, payload) if payload else raw, *_ENVELOPE_NAMES)
 
 
 def _salvaged_id(raw: bytes) -> bytes:

@@ -103,6 +103,29 @@ def test_duplicate_members_are_found_at_the_top_level_only(raw: bytes, twice: st
     assert jsonrpc.duplicate_member(raw, "name", "uri") == twice
 
 
+BIG = b'{"name":"b","uri":"c","t":"' + b"x" * 20_000 + b'"}'
+
+
+@pytest.mark.parametrize(
+    ("raw", "twice"),
+    [
+        (b'{"name":"a","arguments":' + BIG + b"}", None),
+        (b'{"name":"a","arguments":' + BIG + b',"name":"b"}', "name"),
+        (b'{"arguments":' + BIG + b',"arguments":' + BIG + b',"name":"a"}', None),
+        (b'{"name":' + BIG + b',"name":"b"}', "name"),
+        (b'{"note":' + BIG[:-1] + b',"u":"c"},"name":"a","arguments":' + BIG + b',"uri":"a","uri":"b"}', "uri"),
+        (b'{"name":"a","n\\u0061me":' + BIG + b"}", "name"),
+    ],
+)
+def test_duplicates_are_found_around_large_values_which_are_not_looked_through(raw: bytes, twice: str | None) -> None:
+    assert jsonrpc.duplicate_member(raw, "name", "uri") == twice
+
+
+def test_large_bytes_that_are_no_object_are_no_reason_to_fail() -> None:
+    """Whoever asks has parsed them; what cannot be taken apart is looked through whole."""
+    assert jsonrpc.duplicate_member(b'["' + b"x" * 20_000 + b'"]', "name") is None
+
+
 @pytest.mark.parametrize(
     "line",
     [
