@@ -237,6 +237,8 @@ class CatalogueEntry(_Frame, frozen=True):
 class Catalogue(_Frame, frozen=True, tag="catalogue"):
     """A complete catalogue; part 2 is a msgpack array of CatalogueEntry. ``session`` non-empty: it overlays only
     that session. ``ttl_ms`` -1: the upstream said nothing. ``left_out``: what is not listed, and why.
+    ``announced``: kinds (``tools``, ``resources``, ``prompts``) whose change the upstream itself announced; clients
+    are told even where nothing differs.
     """
 
     era: Era
@@ -244,6 +246,7 @@ class Catalogue(_Frame, frozen=True, tag="catalogue"):
     ttl_ms: int = -1
     scope: Literal["private", "public"] = "private"
     left_out: tuple[str, ...] = ()
+    announced: tuple[str, ...] = ()
 
 
 class Progress(_Frame, frozen=True, tag="progress"):

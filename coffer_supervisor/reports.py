@@ -77,7 +77,7 @@ class Reports:
             kinds = self._catalogues.put(peer.name, frame.era, base)
             upstream.refreshed_at = base.read_at
         upstream.remembering += 1
-        self._workers.changed(peer.name, kinds)
+        self._workers.changed(peer.name, kinds | frozenset(frame.announced), frame.session)
         self._workers.background(self._remember(upstream, base), f"remember what {peer.name} lists")
 
     async def _remember(self, upstream: Upstream, base: Base) -> None:

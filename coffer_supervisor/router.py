@@ -330,10 +330,10 @@ class Router:
         """A worker's upstream became ready: subscriptions are made again."""
         self.subscriptions.renew(name)
 
-    def lists_changed(self, name: str, kinds: frozenset[str]) -> None:
-        """Clients see other lists of that upstream now."""
+    def lists_changed(self, name: str, kinds: frozenset[str], session: str = "") -> None:
+        """Clients see other lists of that upstream now; ``session``: that one alone."""
         if hasattr(self, "listeners"):
-            self.listeners.lists_changed(name, kinds)
+            self.listeners.lists_changed(name, kinds, session)
 
     def unsent(self, peer: Peer, frame: Frame, trouble: Trouble) -> None:
         """A frame could not be sent (the channel's callback): it fails that call only."""

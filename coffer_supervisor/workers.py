@@ -47,7 +47,7 @@ class Dispatcher(Protocol):
     def ready(self, name: str) -> None:
         """A worker's upstream became ready."""
 
-    def lists_changed(self, name: str, kinds: frozenset[str]) -> None:
+    def lists_changed(self, name: str, kinds: frozenset[str], session: str = "") -> None:
         """Clients see other lists of that upstream now."""
 
     def call_type(self, method: str) -> str:
@@ -129,10 +129,10 @@ class Workers:
             upstream.last_error = message
             _log.warning("upstream '%s': %s", upstream.name, message)
 
-    def changed(self, name: str, kinds: frozenset[str] = frozenset()) -> None:
-        """Tell everyone who waits or listens."""
+    def changed(self, name: str, kinds: frozenset[str] = frozenset(), session: str = "") -> None:
+        """Tell everyone who waits, and everyone who listens (of lists that one session alone sees: that session)."""
         if kinds:
-            self.dispatcher.lists_changed(name, kinds)
+            self.dispatcher.lists_changed(name, kinds, session)
         self.dispatcher.gate_changed(name)
         self.pulse.beat()
 

@@ -66,6 +66,7 @@ class Lists:
         self._known: dict[tuple[Era, str], Known] = {}
         self._pace: dict[int, Pace] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._announced: dict[int, set[str]] = {}
         self._reading: dict[int, asyncio.Task[bool]] = {}
 
     def trouble(self, era: Era) -> str:
@@ -83,6 +84,7 @@ class Lists:
     def forget(self, connection: Connection) -> None:
         """That connection is gone; what was read from it stays."""
         self._pace.pop(connection.number, None)
+        self._announced.pop(connection.number, None)
         self._reading.pop(connection.number, None)
         if (timer := self._timers.pop(connection.number, None)) is not None:
             timer.cancel()
@@ -91,9 +93,10 @@ class Lists:
 
     # ---- when
 
-    def announced(self, connection: Connection, session: str) -> None:
-        """The upstream says that its lists changed: read them soon, but not ever faster."""
+    def announced(self, connection: Connection, session: str, kind: str) -> None:
+        """The upstream says that its lists of a kind (``tools``, ...) changed: read soon, but not ever faster."""
         pace = self._pace.setdefault(connection.number, Pace())
+        self._announced.setdefault(connection.number, set()).add(kind)
         at = pace.announced(self._loop.time())
         if connection.number not in self._timers and at is not None:
             self._timers[connection.number] = self._loop.call_at(at, self._due, connection, session)
@@ -116,7 +119,8 @@ class Lists:
 
     async def _read(self, connection: Connection, session: str) -> bool:
         pace = self._pace.setdefault(connection.number, Pace())
-        pace.due = None
+        pace.began()
+        said = self._announced.pop(connection.number, set())
         era = connection.hop.era
         base = self._known.setdefault((era, ""), Known())
         known = base if not session else self._known.setdefault((era, session), Known())
@@ -146,7 +150,8 @@ class Lists:
                 task.cancel()
         if pages:
             known.hints = catalogue.narrowest([p for found in pages.values() for p in found], era)
-        self._publish(era, session, known, base)
+        believed = sorted(said) if pace.believed else ()
+        self._publish(era, session, known, base, tuple(believed))
         changed = known.published != before
         pace.read(self._loop.time(), changed=changed)
         self._changed()
@@ -212,8 +217,8 @@ class Lists:
 
     # ---- publishing
 
-    def _publish(self, era: Era, session: str, known: Known, base: Known) -> None:
-        """Send the catalogue if it is not what was sent last."""
+    def _publish(self, era: Era, session: str, known: Known, base: Known, announced: tuple[str, ...] = ()) -> None:
+        """Send the catalogue if it is not what was sent last, or if the upstream announced a change of it."""
         others = (one for one in self._known.values() if one is not known)
         if known.troubles and not known.published and any(one.published for one in others):
             return  # the clients of this era, or session, keep seeing the other list rather than half of their own
@@ -222,10 +227,11 @@ class Lists:
         ttl, scope = known.hints
         entries = frames.encode_entries([entry for each in found for entry in each.entries])
         stamp = entries + repr((ttl, scope, left_out)).encode("utf-8", "replace")
-        if stamp == known.published or (session and not known.published and stamp == base.published):
+        same = stamp == known.published or (session and not known.published and stamp == base.published)
+        if same and not announced:
             return
         known.published = stamp
-        frame = frames.Catalogue(era, session, ttl, "public" if scope == "public" else "private", left_out)
+        frame = frames.Catalogue(era, session, ttl, "public" if scope == "public" else "private", left_out, announced)
         self._outlet.send(frame, entries)
 
     def close_session(self, session: str) -> None:

@@ -283,20 +283,20 @@ class Runner:
             self._log.message(params)
             self._pass_message_on(connection, params)
         elif method in catalogue.CHANGED:
-            self._list_changed(connection, params)
+            self._list_changed(connection, catalogue.CHANGED[method], params)
         elif method == "notifications/resources/updated":
             self._subscribing.updated(connection, params)
         elif method == "notifications/subscriptions/acknowledged":
             self._subscribing.acknowledged(connection, params)
 
-    def _list_changed(self, connection: Connection, params: bytes) -> None:
+    def _list_changed(self, connection: Connection, kind: str, params: bytes) -> None:
         member = self._connections.pool.members.get(connection.number)
         if not connection.negotiated or member is None or not self._subscribing.heard(connection, params):
             return
         if self._lists.primary.get(connection.hop.era) is connection:
-            self._lists.announced(connection, "")
+            self._lists.announced(connection, "", kind)
         elif member.key.session not in (SPARE, SHARED):
-            self._lists.announced(connection, member.key.session)
+            self._lists.announced(connection, member.key.session, kind)
 
     def _pass_message_on(self, connection: Connection, params: bytes) -> None:
         """A log message reaches clients of the pass-through endpoint only, and only where it is certain whose it is."""

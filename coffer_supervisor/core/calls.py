@@ -106,8 +106,9 @@ class CallSink(Protocol):
 class NoticeSink(Protocol):
     """Who hears what belongs to no call. Called on the loop; never blocks, never raises."""
 
-    def lists_changed(self, server: str, kinds: frozenset[str]) -> None:
-        """Lists of ``server`` changed; ``kinds`` of ``tools``, ``resources``, ``prompts``."""
+    def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
+        """Lists of ``server`` changed; ``kinds`` of ``tools``, ``resources``, ``prompts``. ``session``: only as that
+        legacy session sees them."""
 
     def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:
         """``uri`` is the upstream's own; empty ``subscribers`` means every subscriber of that server's."""

@@ -76,10 +76,11 @@ class Notices:
 
     # ---- NoticeSink
 
-    def lists_changed(self, server: str, kinds: frozenset[str]) -> None:
+    def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
         """See ``core.calls.NoticeSink``."""
         now = self._now()
-        for hearer in self._hearers.values():
+        one = self._hearers.get(session)
+        for hearer in self._hearers.values() if not session else (one,) if one is not None else ():
             if hearer.concerns(server):
                 for kind in sorted(kinds & hearer.kinds):
                     self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())

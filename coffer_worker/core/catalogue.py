@@ -35,11 +35,7 @@ KINDS: Final = (
     ListKind("template", "resources/templates/list", "resourceTemplates", "resources", "uriTemplate"),
     ListKind("prompt", "prompts/list", "prompts", "prompts", "name"),
 )
-CHANGED: Final = {
-    "notifications/tools/list_changed": ("tool",),
-    "notifications/resources/list_changed": ("resource", "template"),
-    "notifications/prompts/list_changed": ("prompt",),
-}
+CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
 
 
 @dataclass(frozen=True, slots=True)

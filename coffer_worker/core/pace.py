@@ -1,35 +1,70 @@
-"""How often lists are read again when an upstream keeps saying that they changed.
+"""How often lists are read again when an upstream keeps saying that they changed, and whether it is believed.
 
 Owns the spacing of re-reads: at once when it was quiet, further and further apart while reading shows no change, so
-that a server that announces a change in answer to every list is not asked for ever faster. Never reads a clock.
+that a server that announces a change in answer to every list is not asked for ever faster. Owns, too, whether an
+announcement is passed on where reading shows no change: it is, unless our own reading explains it. Never reads a clock.
 """
 
 from typing import Final
 
 FIRST: Final = 0.05
+SHORT: Final = 0.25
 LIMIT: Final = 30.0
 GROWTH: Final = 2.0
 QUIET: Final = 60.0
+ECHO: Final = 3.0
+"""An announcement this soon after our reading may be the reading's own doing."""
+PATIENCE: Final = 32
+"""So often in a row one that was believed may say so, and nothing differs."""
 
 
 class Pace:
-    """One upstream connection's re-reads. Times are monotonic seconds."""
+    """One upstream connection's re-reads. Times are monotonic seconds.
+
+    An upstream earns belief by an announcement that no reading of ours explains, and loses it by `PATIENCE` of them
+    in a row that readings could explain and that changed nothing.
+    """
 
     def __init__(self) -> None:
         self._gap = FIRST
-        self._last = float("-inf")
+        self._last: float | None = None
+        self._reading = False
+        self._explained = False
+        self._echoes = PATIENCE
         self.due: float | None = None
+
+    @property
+    def believed(self) -> bool:
+        """Whether an announcement counts although nothing differs."""
+        return self._echoes < PATIENCE
 
     def announced(self, now: float) -> float:
         """The upstream says its lists changed; returns when to read (kept in ``due`` until ``read``)."""
-        if now - self._last > QUIET:
+        explained = self._reading or (self._last is not None and now - self._last <= ECHO)
+        if not explained:
+            self._echoes = 0
+        if self._last is not None and now - self._last > QUIET:
             self._gap = FIRST
         if self.due is None:
-            self.due = max(now + FIRST, self._last + self._gap)
+            self._explained = explained
+            self.due = now + FIRST if self._last is None else max(now + FIRST, self._last + self._gap)
+        else:
+            self._explained = self._explained and explained
         return self.due
+
+    def began(self) -> None:
+        """The lists are being read."""
+        self._reading, self.due = True, None
 
     def read(self, now: float, *, changed: bool) -> None:
         """The lists were read; ``changed``: they differ from before."""
-        self.due = None
-        self._last = now
-        self._gap = max(1.0, FIRST) if changed else min(LIMIT, max(1.0, self._gap * GROWTH))
+        self._reading, self._last = False, now
+        if not changed and self._explained:
+            self._echoes = min(self._echoes + 1, PATIENCE)
+        elif changed and self.believed:
+            self._echoes = 0
+        self._explained = False
+        if self.believed:
+            self._gap = SHORT
+        else:
+            self._gap = 1.0 if changed else min(LIMIT, max(1.0, self._gap * GROWTH))

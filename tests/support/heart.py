@@ -66,7 +66,7 @@ class Ear:
     updated: list[tuple[str, tuple[str, ...], str]] = field(default_factory=list)
     notices: list[tuple[str, tuple[str, ...], str]] = field(default_factory=list)
 
-    def lists_changed(self, server: str, kinds: frozenset[str]) -> None:
+    def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
         self.lists.append((server, kinds))
 
     def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:

@@ -1,26 +1,96 @@
-"""How often lists are read again (C10: an upstream that announces a change in answer to every list)."""
+"""How often lists are read again, and when an announced change counts though nothing differs.
 
-from coffer_worker.core.pace import FIRST, LIMIT, Pace
+C10: an upstream that announces a change in answer to every list; its rate is bounded and it is not repeated.
+"""
+
+import pytest
+
+from coffer_worker.core.pace import ECHO, FIRST, LIMIT, PATIENCE, QUIET, SHORT, Pace
+
+
+def opened() -> Pace:
+    """The lists were read once, and some time has passed."""
+    pace = Pace()
+    pace.began()
+    pace.read(0.0, changed=True)
+    return pace
 
 
 def test_a_quiet_upstream_is_read_at_once() -> None:
-    pace = Pace()
+    pace = opened()
     assert pace.announced(100.0) == 100.0 + FIRST
     assert pace.announced(100.01) == 100.0 + FIRST
+    pace.began()
     pace.read(100.1, changed=True)
     assert pace.due is None
-    assert pace.announced(100.2) == 101.1
-    pace.read(101.1, changed=True)
-    assert pace.announced(500.0) == 500.0 + FIRST
+    assert pace.announced(100.15) == 100.1 + SHORT
+    assert pace.announced(500.0) == 100.1 + SHORT
+    pace.began()
+    pace.read(501.0, changed=True)
+    assert pace.announced(501.0 + QUIET + 1) == 501.0 + QUIET + 1 + FIRST
 
 
-def test_a_storm_without_change_is_read_ever_more_rarely() -> None:
-    """C10, with any delay of the upstream's."""
-    for delay in (0.005, 1.5):
-        pace, now, reads = Pace(), 0.0, 0
-        while now < 600:
-            now = pace.announced(now + delay)
-            pace.read(now, changed=False)
-            reads += 1
-        assert reads < 30
-        assert pace.announced(now) <= now + LIMIT
+@pytest.mark.parametrize("delay", [0.005, 1.5])
+def test_a_storm_without_change_is_read_ever_more_rarely(delay: float) -> None:
+    """C10: what answers each of our readings is not believed, and its readings are spaced."""
+    pace, now, reads = opened(), 0.0, 0
+    while now < 600:
+        now = pace.announced(now + delay)
+        assert not pace.believed
+        pace.began()
+        pace.read(now, changed=False)
+        reads += 1
+    assert reads < 30
+    assert pace.announced(now) <= now + LIMIT
+
+
+def test_an_announcement_that_no_reading_explains_is_believed() -> None:
+    pace = opened()
+    pace.announced(ECHO / 2)
+    assert not pace.believed
+    pace.announced(ECHO + 0.1)
+    assert pace.believed
+    pace.began()
+    pace.announced(ECHO + 0.2)
+    pace.read(ECHO + 0.3, changed=False)
+    assert pace.believed
+
+
+def test_one_that_was_never_read_is_believed() -> None:
+    """A session's own connection, of which nothing was listed yet."""
+    pace = Pace()
+    assert pace.announced(5.0) == 5.0 + FIRST
+    assert pace.believed
+
+
+def test_an_announcement_while_we_read_is_explained_by_the_reading() -> None:
+    pace = Pace()
+    pace.began()
+    pace.announced(100.0)
+    pace.read(100.1, changed=True)
+    assert not pace.believed
+
+
+def test_belief_ends_with_patience_and_comes_back_with_a_change_of_ways() -> None:
+    pace, now = opened(), 100.0
+    for _ in range(PATIENCE + 1):
+        now = pace.announced(now)
+        assert pace.believed
+        pace.began()
+        pace.read(now, changed=False)
+    assert not pace.believed
+    assert pace.announced(now) == now + 1.0
+    pace.began()
+    pace.read(now + 1.0, changed=True)
+    assert not pace.believed
+    pace.announced(now + 1.0 + ECHO + 0.1)
+    assert pace.believed
+
+
+def test_a_change_renews_patience() -> None:
+    pace, now = opened(), 100.0
+    for turn in range(3 * PATIENCE):
+        now = pace.announced(now)
+        pace.began()
+        pace.read(now, changed=turn % PATIENCE == 0)
+        assert pace.believed
