@@ -1,10 +1,11 @@
 """Starts upstream processes and keeps the roster of those that live.
 
-Owns how a process is started (own session, own environment, three pipes, a cookie, a record) and the
+Owns how a process is started (own session, own environment, lower priority, three pipes, a cookie, a record) and the
 reaping of orphans that come to this worker as their subreaper. Never decides when to start one.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -32,6 +33,10 @@ from coffer_worker.process.records import Record
 
 log = logging.getLogger(__name__)
 
+NICE: Final = 5
+"""By how much an upstream, and all it starts, comes after Coffer's own processes where CPU is short."""
+_PRIORITY_TRIES: Final = 20
+_PRIORITY_PAUSE: Final = 0.15
 _EXEC_LOOKS: Final = 20
 _EXEC_PAUSE: Final = 0.002
 
@@ -84,6 +89,7 @@ class Spawner:
         self._children[child.pid] = child
         child.exited.add_done_callback(lambda _: self._forget(child))
         child.cleaned.add_done_callback(lambda _: record.ended())
+        _give_way(child)
         record.started(popen.pid)
         try:
             child.watch()
@@ -175,6 +181,24 @@ class Spawner:
                 child.reap()
             else:
                 os.waitpid(found.si_pid, os.WNOHANG)
+
+
+def _give_way(child: Child, tries: int = _PRIORITY_TRIES) -> None:
+    """Let a process that was just started come after Coffer's own. Not by ``preexec_fn``, which costs a slow fork."""
+    if child.exited.done():
+        return
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpriority(os.PRIO_PGRP, child.pid, nice)
+    try:
+        # Where the kernel shares out by session, niceness counts within one only, and this is what counts between.
+        with open(f"/proc/{child.pid}/autogroup", "w", encoding="ascii") as file:
+            file.write(str(nice))
+    except BlockingIOError:  # not so many changes at a time
+        if tries:
+            asyncio.get_running_loop().call_later(_PRIORITY_PAUSE, _give_way, child, tries - 1)
+    except OSError:
+        return
 
 
 def _carries(pid: int, cookie: str) -> bool:

@@ -20,7 +20,7 @@ from coffer_common import pidrecord
 from coffer_common.pidrecord import COOKIE_VARIABLE
 from coffer_worker.process.child import Child, ChildGone
 from coffer_worker.process.environ import SpawnError
-from coffer_worker.process.spawn import Launch, Spawner
+from coffer_worker.process.spawn import NICE, Launch, Spawner
 from coffer_worker.process.tree import TreeReader
 from tests.fixtures.worker_targets import MARK, Quiet
 from tests.support.fork_supervisor import alive, carrying, marked
@@ -239,6 +239,22 @@ def test_a_session_an_environment_and_a_directory_of_its_own(run: Run, tmp_path:
         assert found["SID"].strip() == found["PID"] == str(child.pid)
         assert not {"COFFER_TEST_SECRET", "COFFER_HOME"} & found.keys()
         assert "b=c" not in repr(launch)
+
+    run(work())
+
+
+def test_it_comes_after_coffer_where_the_cpu_is_short(run: Run, tmp_path: Path) -> None:
+    """The upstream and what it starts have a lower priority than the worker, between sessions too."""
+
+    async def work() -> None:
+        child = await Spawner("up", tmp_path).spawn(sh("sleep 600 & echo; wait"), Quiet())
+        family = await wait_for(lambda: psutil.Process(child.pid).children())
+        own = psutil.Process().nice()
+        assert {psutil.Process(child.pid).nice(), family[0].nice()} == {min(19, own + NICE)}
+        group = Path(f"/proc/{child.pid}/autogroup")
+        if group.exists() and "nice" in group.read_text():
+            await wait_for(lambda: group.read_text().split()[-1] == str(min(19, own + NICE)))
+        await child.stop(0, "the test is over")
 
     run(work())
 

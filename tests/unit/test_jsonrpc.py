@@ -113,7 +113,14 @@ BIG = b'{"name":"b","uri":"c","t":"' + b"x" * 20_000 + b'"}'
         (b'{"name":"a","arguments":' + BIG + b',"name":"b"}', "name"),
         (b'{"arguments":' + BIG + b',"arguments":' + BIG + b',"name":"a"}', None),
         (b'{"name":' + BIG + b',"name":"b"}', "name"),
-        (b'{"note":' + BIG[:-1] + b',"u":"c"},"name":"a","arguments":' + BIG + b',"uri":"a","uri":"b"}', "uri"),
+        (
+            b'{"note":{"name":"b","uri":"c","t":"'
+            + b"x" * 99
+            + b'"},"name":"a","arguments":'
+            + BIG
+            + b',"uri":"a","uri":"b"}',
+            "uri",
+        ),
         (b'{"name":"a","n\\u0061me":' + BIG + b"}", "name"),
     ],
 )
