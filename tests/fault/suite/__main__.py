@@ -1,0 +1,45 @@
+"""`python -m tests.fault.suite [WORD ...]`: play the cases (those whose names hold a word), and write the page.
+
+The page is written only by a whole run, or to `--out`. Exit code 1 where something does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.fault.suite import report
+from tests.fault.suite.faults import CASES
+from tests.fault.suite.play import play
+from tests.fault.suite.stage import RATE, SECONDS
+from tests.support.upstreams import ROOT
+
+
+def main() -> int:
+    """Play and report."""
+    parser = argparse.ArgumentParser(prog="tests.fault.suite", description=__doc__)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    cases = [case for case in CASES if not options.words or any(word in case.name for word in options.words)]
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    rows = asyncio.run(play(cases, calm=SECONDS / 3, stormy=SECONDS * 2 / 3))
+    text = report.page(rows, rate=RATE, seconds=SECONDS)
+    out = options.out or (None if options.words else ROOT / "docs" / "faults.md")
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    for row in rows:
+        if row.faults:
+            print(f"{row.name}: {'; '.join(row.faults)}", file=sys.stderr)
+    return 1 if any(row.faults for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
