@@ -70,6 +70,13 @@ DAEMON_LOST: Final = _reason("daemon_lost", -31018)
 DAEMON_ABSENT: Final = _reason("daemon_absent", -31019, retryable=True)
 ROUNDS_LIMIT: Final = _reason("rounds_limit", -31020)
 BODY_LIMIT: Final = _reason("body_limit", -31021)
+# What can go wrong with an upstream over HTTP. UNREACHABLE: nothing was sent; BROKEN: the outcome is unknown.
+UNREACHABLE: Final = _reason("upstream_unreachable", -31022, retryable=True)
+BROKEN: Final = _reason("connection_broken", -31023)
+HTTP_STATUS: Final = _reason("upstream_status", -31024)
+HTTP_BUSY: Final = _reason("upstream_busy", -31025, retryable=True)
+FORBIDDEN: Final = _reason("upstream_forbidden", -31026)
+SESSION_LOST: Final = _reason("session_lost", -31027, retryable=True)
 SUBSCRIBE_UNSUPPORTED: Final = _reason("subscribe_unsupported", protocol.METHOD_NOT_FOUND)
 
 REASONS: Final[dict[str, Reason]] = {r.name: r for r in list(globals().values()) if isinstance(r, Reason)}

@@ -5,12 +5,12 @@ limits, cancellation. Runs on callbacks, without a task per call. Never opens a 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from coffer_common import errors, frames
+from coffer_common import errors, frames, protocol
 from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
 from coffer_common.resources import McpServerConfig
@@ -61,6 +61,8 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self.mirrors: dict[str, headers.Mirrors] = {}
         """Tool -> its arguments that modern HTTP clients repeat as headers; kept by who reads the lists."""
+        self.relist: Callable[[Connection], Awaitable[Any]] = _nothing_to_list
+        """Reads an upstream's lists again; set by who does."""
         self.closed_for = ""
         """Why no new call is taken; empty while they are."""
         self._levels: dict[str, str] = {}
@@ -135,7 +137,8 @@ class Calls:
         if level and connection.hop.era == "legacy":
             self._have_level(connection, level, shared=member.key.session == SHARED)
         member.calls += 1
-        self._relay.sent(flight, connection.number, id, self._loop.time())
+        forgets = connection.pipe is not None and connection.pipe.forgets
+        self._relay.sent(flight, connection.number, id, self._loop.time(), keep=forgets)
         self._arm_idle_limit(flight)
         connection.request(id, flight.method, params, self._reply, (flight, connection, member))
 
@@ -167,7 +170,10 @@ class Calls:
         member.calls -= 1
         member.last_used = self._loop.time()
         if isinstance(answer, Problem):
-            self._fail(flight, answer.reason, answer.message)
+            if not (answer.again and self._once_more(flight, connection)):
+                self._fail(flight, answer.reason, answer.message, answer.data)
+            return
+        if answer.error and self._headers_disagree(flight, connection, bytes(answer.error)):
             return
         member.answered += 1
         self._answered(member)
@@ -186,11 +192,38 @@ class Calls:
         is_error = flight.method == "tools/call" and translate.is_error(result)
         self._end(flight, frames.Reply(flight.corr, is_error), result)
 
-    def _fail(self, flight: Flight, reason: Reason, message: str) -> None:
+    # ---- once more
+
+    def _once_more(self, flight: Flight, connection: Connection) -> bool:
+        """Send a call again that was surely not executed, on the same connection."""
+        if not self._relay.once_more(flight):
+            return False
+        member = self._connections.pool.members.get(connection.number)
+        if member is None or connection.gone is not None:
+            self._begin(flight)
+        else:
+            self._go(flight, connection, member)
+        return True
+
+    def _headers_disagree(self, flight: Flight, connection: Connection, error: bytes) -> bool:
+        """A modern upstream refuses the headers that repeat arguments: its schemas are not the ones we know. Then they
+        are read again, and the call goes once more."""
+        refused = connection.hop.era == "modern" and translate.code_of(error) == protocol.HEADER_MISMATCH
+        if not refused or flight.method != "tools/call" or not self._relay.once_more(flight):
+            return False
+        self._connections.spawn(self._relisted(flight, connection))
+        return True
+
+    async def _relisted(self, flight: Flight, connection: Connection) -> None:
+        await self.relist(connection)
+        if flight.stage == "waiting":
+            self._begin(flight)
+
+    def _fail(self, flight: Flight, reason: Reason, message: str, data: Mapping[str, Any] | None = None) -> None:
         if flight.stage == "done":
             return
         era = flight.caller.era
-        error = errors.error_object(reason, message, server=self._server, era=era)
+        error = errors.error_object(reason, message, server=self._server, era=era, data=dict(data) if data else None)
         self._end(flight, frames.Fail(flight.corr, reason.code_for(era), message, reason.name, reason.status), error)
 
     def _send_failure(self, corr: int, caller: frames.Caller, reason: Reason, message: str) -> None:
@@ -289,6 +322,10 @@ class Calls:
         self._idle = self._loop.create_future()
         await asyncio.wait([self._idle], timeout=seconds)
         return self._idle.done()
+
+
+async def _nothing_to_list(connection: Connection) -> None:
+    """Until somebody reads lists."""
 
 
 def _ignored(context: None, answer: Envelope | Problem) -> None:

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 import msgspec
 
 from coffer_common import errors
-from coffer_common.frames import Caller, State
+from coffer_common.errors import Reason
+from coffer_common.frames import Caller, State, UpstreamState
 from coffer_common.protocol import Era
 from coffer_common.resources import McpServerConfig
 from coffer_common.restart import Restarts
@@ -26,6 +27,7 @@ from coffer_worker.upstream.negotiate import StartFailed, Want
 from coffer_worker.upstream.pipe import Gone
 
 STOP_GRACE: Final = 4.0
+LOGIN_RETRY_SECONDS: Final = 300.0
 
 
 class Owner(Protocol):
@@ -152,24 +154,24 @@ class Connections:
             self.pool.era = ""
         self._log.note(error.message)
         waiting = [*self._take(key), *self._take_held()]
-        self._back_off(error.message, error.reason.name, error.stderr)
+        self._fall_back(error.reason, error.message, error.stderr, error.retry_after)
         for waiter in waiting:
             self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
 
-    def _back_off(self, message: str, reason: str, stderr: tuple[str, ...]) -> None:
-        verdict = self.restarts.down(self._loop.time(), random.random())
-        self._log.note(f"{verdict.state}: next try in {verdict.delay:.1f} s")
-        self.say(
-            State(
-                verdict.state,
-                message,
-                reason,
-                retry_in=verdict.delay,
-                stderr=stderr,
-                restarts=self.restarts.total,
-            )
-        )
-        self._retry_in(verdict.delay)
+    def _fall_back(
+        self, reason: Reason, message: str, stderr: tuple[str, ...] = (), retry_after: float | None = None
+    ) -> None:
+        """Try again later: soon and then ever later, or rarely where only a person can mend it."""
+        if reason is errors.NEEDS_LOGIN:
+            state: UpstreamState = "needs_login"
+            delay = LOGIN_RETRY_SECONDS
+        else:
+            verdict = self.restarts.down(self._loop.time(), random.random())
+            state, delay = verdict.state, max(verdict.delay, retry_after or 0.0)
+        self._log.note(f"{state}: next try in {delay:.1f} s")
+        total = self.restarts.total
+        self.say(State(state, message, reason.name, retry_in=delay, stderr=stderr, restarts=total))
+        self._retry_in(delay)
 
     def _retry_in(self, delay: float) -> None:
         if self._retry is not None:
@@ -207,9 +209,8 @@ class Connections:
                 self._start(found)
 
     def _want_undiscovered(self, waiter: Waiter) -> None:
-        if self.state.state == "failed" and not self._discovering:
-            cause = self._with_advice(self.state.message)
-            self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, cause))
+        if not self._discovering and (refusal := self._refusal()) is not None:
+            self._refuse(waiter, refusal)
             return
         self._held.append(waiter)
         if not self._discovering and self._retry is None:
@@ -225,13 +226,19 @@ class Connections:
             else:
                 self._loop.call_later(wait.seconds, self.want, waiter)
             return True
-        if self.state.state == "failed":
-            self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, self._with_advice(self.state.message)))
+        if (refusal := self._refusal()) is not None:
+            self._refuse(waiter, refusal)
             return True
         if self._retry is not None:
             self._held.append(waiter)
             return True
         return False
+
+    def _refusal(self) -> Refusal | None:
+        """Why no connection is opened for anybody now."""
+        if self.state.state == "failed":
+            return Refusal(errors.UPSTREAM_FAILED, self._with_advice(self.state.message))
+        return Refusal(errors.NEEDS_LOGIN, self.state.message) if self.state.state == "needs_login" else None
 
     def _serve(self, waiter: Waiter, member: Member) -> None:
         connection = self.open.get(member.number)
@@ -292,16 +299,16 @@ class Connections:
         self.pool.not_opened(key)
         self._log.note(error.message)
         waiters = self._take(key)
-        if key.era == "legacy" and self.pool.era == "modern" and self.pool.legacy_side is not True:
+        if error.verdict and key.era == "legacy" and self.pool.era == "modern" and self.pool.legacy_side is not True:
             # It speaks the modern era only: its legacy callers are served over that.
             self.pool.legacy_side = False
             self._log.note("no legacy side: legacy clients are served over its modern connection")
             self._redo(waiters)
             return
-        if self.open and key.session not in (SPARE, SHARED):
+        if self.open and key.session not in (SPARE, SHARED) and error.reason is not errors.NEEDS_LOGIN:
             self._session_failed(key.session, Gone(error.message, stderr=error.stderr))
         else:
-            self._back_off(error.message, error.reason.name, error.stderr)
+            self._fall_back(error.reason, error.message, error.stderr, error.retry_after)
         for waiter in waiters:
             self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
 
@@ -325,13 +332,15 @@ class Connections:
         self._owner.lost(connection, member, gone)
         if member is None or gone.deliberate or self.stopping:
             return
-        if gone.code == 0 and member.answered:
+        if gone.reason is errors.NEEDS_LOGIN:
+            self._fall_back(gone.reason, gone.message)
+        elif gone.code == 0 and member.answered:
             # It did its work and left: no failure, and nothing to wait for. It is started again at the next call.
             self.say(
                 _with(self.state, f"{gone.message} after {member.answered} answered call(s); started again on need")
             )
         elif member.key.session in (SPARE, SHARED):
-            self._back_off(gone.message, errors.UPSTREAM_EXITED.name, gone.stderr)
+            self._fall_back(gone.reason or errors.UPSTREAM_EXITED, gone.message, gone.stderr)
         else:
             self._session_failed(member.key.session, gone)
 
@@ -346,7 +355,7 @@ class Connections:
                 State(
                     "backoff",
                     gone.message,
-                    errors.UPSTREAM_EXITED.name,
+                    (gone.reason or errors.UPSTREAM_EXITED).name,
                     retry_in=verdict.delay,
                     stderr=gone.stderr,
                     restarts=self.restarts.total,

@@ -53,6 +53,7 @@ class Lists:
         *,
         spawn: Callable[[Any], None],
         changed: Callable[[], None],
+        over_http: bool = False,
     ) -> None:
         self._server = server
         self._seconds = max(limits.idle_seconds or _LIST_SECONDS, 1.0)
@@ -60,6 +61,7 @@ class Lists:
         self._log = log
         self._spawn = spawn
         self._changed = changed
+        self._over_http = over_http
         self._loop = asyncio.get_running_loop()
         self.mirrors: dict[str, headers.Mirrors] = {}
         self.primary: dict[Era, Connection] = {}
@@ -169,6 +171,8 @@ class Lists:
             found = await self._walk(connection, kind)
             items = [item for page in found for item in page.items]
             made = catalogue.entries(kind, items, self._server, connection.hop.era)
+            if self._over_http and kind.type == "tool" and connection.hop.era == "modern":
+                made = catalogue.callable_over_http(made)
         except (ListFailed, ValueError) as error:
             text = str(error) if isinstance(error, ListFailed) else f"{kind.method}: {error}"
             if kind.method in known.lists and known.lists[kind.method].entries:

@@ -14,8 +14,8 @@ import msgspec
 from coffer_common import errors, frames
 from coffer_common.frames import State
 from coffer_common.protocol import Era
-from coffer_common.resources import HttpServer, StdioServer
-from coffer_worker import dump
+from coffer_common.resources import HttpServer, McpServerConfig
+from coffer_worker import dump, transports
 from coffer_worker.calls import Calls, Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.control import Figures
@@ -23,14 +23,11 @@ from coffer_worker.core import catalogue, translate
 from coffer_worker.core.pool import SHARED, SPARE, Member
 from coffer_worker.core.relay import Relay
 from coffer_worker.lists import Lists
-from coffer_worker.log import UpstreamLog, secrets_in
-from coffer_worker.process.environ import SpawnError
-from coffer_worker.process.spawn import Launch, Spawner
+from coffer_worker.log import UpstreamLog
 from coffer_worker.subscribing import Subscribing
 from coffer_worker.upstream.connection import Connection, number_of
-from coffer_worker.upstream.negotiate import Negotiation, StartFailed, Want
+from coffer_worker.upstream.negotiate import Negotiation, Want
 from coffer_worker.upstream.pipe import Gone
-from coffer_worker.upstream.stdio import StdioPipe
 
 _CLIENT_NAME: Final = "coffer"
 
@@ -45,15 +42,14 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self._early: list[tuple[Any, bytes]] = []
-        self._unserved = ""
-        self._config: StdioServer | None = None
+        self._config: McpServerConfig | None = None
         self._state = State("starting")
         self._identity: Connection | None = None
         self._bytes = [0, 0]
         self._refreshes: list[frames.Refresh] = []
         self._raw_sessions: dict[str, None] = {}
         self._stopping: asyncio.Task[None] | None = None
-        self._spawner: Spawner | None = None
+        self._way: transports.Way | None = None
 
     # ---- beginning
 
@@ -61,20 +57,10 @@ class Runner:
         """The Configure frame: build the rooms and begin to discover."""
         if self._config is not None or self._stopping is not None:
             return
-        if isinstance(frame.config, HttpServer):
-            self._unserved = f"Upstream {self._name!r} is reached over HTTP, and HTTP upstreams are not built yet"
-            self.state_changed(State("failed", self._unserved, errors.START_FAILED.name))
-            for held, _ in self._early:
-                self._refuse_unserved(held)
-            self._early = []
-            return
         config = self._config = frame.config
         self._run = frame.run
         self._client_info = msgspec.json.encode({"name": _CLIENT_NAME, "version": frame.coffer_version})
-        self._log = UpstreamLog(Path(frame.logs_dir) / f"upstream-{self._name}.log", secrets_in(config.env))
-        self._launch = Launch(config.command, config.args, config.env, config.path, config.cwd)
-        self._spawner = Spawner(self._name, Path(frame.records_dir))
-        self._spawner.adopt_orphans()
+        self._log = UpstreamLog(Path(frame.logs_dir) / f"upstream-{self._name}.log", transports.secrets_of(config))
         self._relay = Relay(self._name, config.limits)
         self._connections = Connections(
             self._name, config, frame.era_hint, opener=self._open, owner=self, log=self._log
@@ -86,6 +72,15 @@ class Runner:
             self._log,
             spawn=self._connections.spawn,
             changed=self._lists_changed,
+            over_http=isinstance(config, HttpServer),
+        )
+        self._way = transports.way(
+            self._name,
+            config,
+            Path(frame.records_dir),
+            self._log,
+            mirrors=self._lists.mirrors,
+            new_id=self._relay.number,
         )
         self._calls = Calls(
             self._name,
@@ -96,6 +91,7 @@ class Runner:
             answered=self._connections.session_up,
         )
         self._calls.mirrors = self._lists.mirrors
+        self._calls.relist = self._lists.read
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
         self._begin()
 
@@ -107,31 +103,22 @@ class Runner:
 
     async def _open(self, want: Want) -> Connection:
         """A negotiated connection. Raises StartFailed."""
-        config, spawner = self._config, self._spawner
+        config, way = self._config, self._way
         assert config is not None
-        assert spawner is not None
+        assert way is not None
 
         async def start() -> Connection:
             connection = Connection(self._relay.number(), self._name, self._relay.number, self)
-            try:
-                connection.pipe = await StdioPipe.start(
-                    self._name, spawner, self._launch, connection, log=self._log, line_bytes=config.limits.line_bytes
-                )
-            except SpawnError as error:
-                raise StartFailed(
-                    errors.START_FAILED, f"Upstream {self._name!r} cannot be started: {self._log.mask(str(error))}"
-                ) from None
+            await way.begin(connection)
             return connection
 
-        return await Negotiation(self._name, start, self._client_info, config.limits).run(want)
+        making = Negotiation(self._name, start, self._client_info, config.limits, over_http=way.over_http)
+        return await making.run(want)
 
     # ---- frames
 
     def bulk(self, frame: Any, payload: bytes) -> None:
         """A bulk frame; what comes before Configure waits for it."""
-        if self._unserved:
-            self._refuse_unserved(frame)
-            return
         if self._config is None:
             self._early.append((frame, payload))
             return
@@ -159,8 +146,6 @@ class Runner:
                 self.stop(frame.drain, frame.reason)
             case frames.Dump():
                 self._dump(frame.corr)
-            case _ if self._unserved:
-                self._refuse_unserved(frame)
             case _ if self._config is None:
                 self._early = [(f, p) for f, p in self._early if not _cancels(frame, f)]
             case frames.Cancel():
@@ -176,17 +161,11 @@ class Runner:
             case _:
                 return
 
-    def _refuse_unserved(self, frame: Any) -> None:
-        """A request to an upstream that this worker cannot speak to."""
-        if isinstance(frame, frames.Call | frames.Subscribe | frames.Refresh):
-            era = "legacy" if isinstance(frame, frames.Refresh) else frame.caller.era
-            self._fail_request(frame.corr, self._unserved, era)
-
     # ---- lists
 
     def _refresh(self, frame: frames.Refresh) -> None:
         era = frame.era or self._connections.pool.era
-        if self._state.state in ("backoff", "failed"):
+        if self._state.state in ("backoff", "failed", "needs_login"):
             self._fail_request(frame.corr, self._state.message)
         elif era == "legacy" and self._connections.pool.legacy_side is False:
             self._fail_request(frame.corr, f"Upstream {self._name!r} has no legacy side")
@@ -226,7 +205,7 @@ class Runner:
     def state_changed(self, state: State) -> None:
         """Tell the supervisor."""
         self._state = state
-        if state.state in ("backoff", "failed"):
+        if state.state in ("backoff", "failed", "needs_login"):
             failed, self._refreshes = self._refreshes, []
             for frame in failed:
                 self._fail_request(frame.corr, state.message)
@@ -304,6 +283,8 @@ class Runner:
         if member is None:
             return
         candidates = self._relay.of_connection(connection.number)
+        if connection.related is not None:
+            candidates = [flight for flight in candidates if flight.id == connection.related]
         sessions = {flight.caller.session for flight in candidates}
         if member.key.session not in (SPARE, SHARED):
             sessions = {member.key.session}
@@ -323,6 +304,12 @@ class Runner:
         never = self._relay.stray(connection.number, number_of(id))
         what = "an answer to a request that was never made" if never else "a late answer"
         self._log.fault(f"dropped {what}: id {id[:40].decode(errors='replace')}")
+
+    def renewed(self, connection: Connection) -> None:
+        """The upstream had forgotten the session: what it was told is told again, and its lists may be others."""
+        self._subscribing.renewed(connection)
+        if self._lists.primary.get(connection.hop.era) is connection:
+            self._connections.spawn(self._read(connection))
 
     def gone(self, connection: Connection, gone: Gone) -> None:
         """A connection has ended."""
@@ -346,14 +333,14 @@ class Runner:
             len(self._connections.open),
             self._bytes[0] + sum(pipe.bytes_in for pipe in pipes),
             self._bytes[1] + sum(pipe.bytes_out for pipe in pipes),
-            () if self._spawner is None else tuple(self._spawner.pids),
+            () if self._way is None else self._way.pids,
         )
 
     def _dump(self, corr: int) -> None:
         if self._config is None:
             body = dump.empty()
         else:
-            pids = [] if self._spawner is None else self._spawner.pids
+            pids = [] if self._way is None else list(self._way.pids)
             body = dump.of(
                 self._relay, self._config.limits, pids, list(self._log.tail), mask=self._log.mask, now=time.monotonic()
             )
@@ -379,8 +366,8 @@ class Runner:
             await self._calls.drained(drain)
             self._calls.fail_all(errors.UPSTREAM_STOPPED, f"Upstream {self._name!r} was stopped: {reason}")
             await self._connections.stop(reason)
-            if self._spawner is not None:
-                await self._spawner.stop_all(1.0, reason)
+            if self._way is not None:
+                await self._way.stop(reason)
             self._log.close()
         self.finished.set()
 

@@ -171,6 +171,20 @@ class Subscribing:
             if caller is not None and not deliberate:
                 self._resubscribe(caller, subscriber, uri)
 
+    def renewed(self, connection: Connection) -> None:
+        """Its session was lost and made anew: each URI is subscribed again, and then reported once."""
+        for uri in self._table.uris(connection.number):
+            self._connections.spawn(self._renew(connection, uri))
+
+    async def _renew(self, connection: Connection, uri: str) -> None:
+        concerned = self._table.concerned(connection.number, uri)
+        if (failed := await self._begin(connection, uri)) is not None:
+            for subscriber in concerned:
+                self._table.remove(subscriber, uri)
+            self._log.note(f"the subscription of {uri!r} is lost: {failed}")
+            return
+        self._tell(concerned, uri, msgspec.json.encode({"uri": uri}))
+
     def _resubscribe(self, caller: frames.Caller, subscriber: str, uri: str) -> None:
         def ready(connection: Connection, member: Member) -> None:
             self._connections.spawn(self._again(connection, member, subscriber, uri))

@@ -12,7 +12,7 @@ import msgspec
 from coffer_common import names, protocol
 from coffer_common.frames import CapabilityType, CatalogueEntry
 from coffer_common.protocol import Era
-from coffer_worker.core import splice, translate
+from coffer_worker.core import headers, splice, translate
 from coffer_worker.core.splice import Slice
 
 _encode: Final = msgspec.json.encode
@@ -89,6 +89,20 @@ def entries(kind: ListKind, items: list[Slice], server: str, upstream: Era) -> E
                 made.left_out.append(
                     f"{kind.type} {key!r}: it can only be run as a task, so modern clients do not see it"
                 )
+    return made
+
+
+def callable_over_http(found: Entries) -> Entries:
+    """The tools whose arguments can be repeated as headers as their schemas demand; the others are left out, as the
+    protocol wants of a client over HTTP. Source: MCP 2026-07-28, Transports, custom headers from tool parameters."""
+    made = Entries([], list(found.left_out))
+    for entry in found.entries:
+        schema = splice.members(entry.raw_legacy).get("inputSchema", b"{}")
+        wrong = headers.malformed(bytes(schema))
+        if wrong is None:
+            made.entries.append(entry)
+        else:
+            made.left_out.append(f"tool {entry.key!r}: {wrong}")
     return made
 
 

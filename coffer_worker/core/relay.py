@@ -22,7 +22,8 @@ Stage = Literal["queued", "waiting", "sent", "done"]
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One call. ``id`` is its number (and progress token) upstream, 0 until sent; ``conn`` the connection's number."""
+    """One call. ``id`` is its number (and progress token) upstream, 0 until sent; ``conn`` the connection's number;
+    ``again``: it was sent a second time, which is the last."""
 
     corr: int
     caller: Caller
@@ -38,6 +39,7 @@ class Flight:
     id: int = 0
     active: float = 0.0
     progress: bytes = b""
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,20 @@ class Relay:
         self._calls[corr] = flight
         return flight
 
-    def sent(self, flight: Flight, conn: int, id: int, now: float) -> None:
-        """The call went upstream under ``id`` on connection ``conn``."""
+    def sent(self, flight: Flight, conn: int, id: int, now: float, *, keep: bool = False) -> None:
+        """The call went upstream under ``id`` on connection ``conn``; ``keep`` its params: it may have to go again."""
         flight.stage, flight.conn, flight.id, flight.active = "sent", conn, id, now
-        flight.params = b""
+        if not keep:
+            flight.params = b""
         self._by_id[id] = flight
+
+    def once_more(self, flight: Flight) -> bool:
+        """Whether a call that was surely not executed may be sent once more; it then waits to be."""
+        if flight.stage != "sent" or flight.again or not flight.params:
+            return False
+        self._by_id.pop(flight.id, None)
+        flight.stage, flight.again = "waiting", True
+        return True
 
     def progress(self, conn: int, token: int, now: float) -> Flight | None:
         """The call whose progress this is, its idle limit begun anew; None for a token that is not open there."""

@@ -316,6 +316,15 @@ def error(method: str, raw: bytes, upstream: Era, view: View, key: str) -> Failu
     return Failure(new, message, splice.join(found) if changed else raw, status)
 
 
+def code_of(raw: bytes) -> int:
+    """The code of an upstream's error object; 0 where it has none."""
+    try:
+        code = bytes(splice.members(raw).get("code", b"0"))
+        return int(code)
+    except ValueError:
+        return 0
+
+
 def _data_uri(found: dict[str, Slice], key: str) -> None:
     data = splice.members(found["data"]) if splice.is_object(found.get("data")) else {}
     data.setdefault("uri", _encode(key))

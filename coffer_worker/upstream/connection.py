@@ -7,26 +7,18 @@ limits or restarts, and never decodes a result. Source: JSON-RPC 2.0; MCP base p
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from coffer_common import errors, jsonrpc
-from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
 from coffer_worker.core import bridge, splice
 from coffer_worker.core.framing import TooLong
 from coffer_worker.core.translate import Hop
-from coffer_worker.upstream.pipe import Gone, Pipe
+from coffer_worker.upstream.pipe import Gone, Pipe, Problem
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a request got no usable answer; Coffer's own words."""
-
-    reason: Reason
-    message: str
+__all__ = ["Connection", "Events", "Problem", "Unanswered", "UpstreamError", "number_of", "resolve"]
 
 
 _ANSWER: Final = re.compile(rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"')
@@ -44,6 +36,9 @@ class Events(Protocol):
 
     def stray(self, connection: "Connection", id: bytes) -> None:
         """An answer to nothing that is open."""
+
+    def renewed(self, connection: "Connection") -> None:
+        """The upstream's session was lost and made anew."""
 
     def gone(self, connection: "Connection", gone: Gone) -> None:
         """The connection has ended; its open requests have been told."""
@@ -88,8 +83,11 @@ class Connection:
         self._new_id = new_id
         self._events = events
         self._pending: dict[int | str, tuple[Handler, Any]] = {}
-        self.on_request: Callable[[bytes, str, bytes], None] | None = None
-        """Who answers the upstream's requests instead of Coffer itself: (raw id, method, raw params)."""
+        self.on_request: Callable[[bytes, str, bytes, int | str | None], None] | None = None
+        """Who answers the upstream's requests instead of Coffer itself: (raw id, method, raw params, the request of
+        ours on whose stream it came, where the transport tells)."""
+        self.related: int | str | None = None
+        """The request of ours on whose stream the message came that is being handled now, where that is known."""
 
     # ---- out
 
@@ -98,7 +96,9 @@ class Connection:
         cancelled."""
         self._pending[id] = (handler, context)
         if self.gone is not None or self.pipe is None:
-            problem = Problem(errors.UPSTREAM_EXITED, self.gone.message if self.gone else "not connected")
+            gone = self.gone
+            reason = errors.UPSTREAM_EXITED if gone is None or gone.reason is None else gone.reason
+            problem = Problem(reason, "not connected" if gone is None else gone.message)
             asyncio.get_running_loop().call_soon(self._settle, id, problem)
             return
         raw = b"%d" % id if isinstance(id, int) else msgspec.json.encode(id)
@@ -120,10 +120,18 @@ class Connection:
 
     async def ask(self, method: str, params: bytes, timeout: float | None = None, *, cancel: bool = True) -> bytes:
         """A request of Coffer's own: the raw result. Raises UpstreamError, Unanswered, TimeoutError."""
+        async with asyncio.timeout(timeout):
+            try:
+                return await self._ask(method, params, cancel=cancel)
+            except Unanswered as error:
+                if not error.problem.again:
+                    raise
+            return await self._ask(method, params, cancel=cancel)
+
+    async def _ask(self, method: str, params: bytes, *, cancel: bool) -> bytes:
         id, future = self.begin(method, params)
         try:
-            async with asyncio.timeout(timeout):
-                return await future
+            return await future
         finally:
             if cancel:
                 self.cancel(id, "no longer wanted")
@@ -151,13 +159,21 @@ class Connection:
             if line[:1] != b"[" or not self._batch(line):
                 self._unreadable(line)
             return
-        if not line.isascii():
+        self.message(envelope, line)
+
+    def message(self, envelope: Envelope, raw: bytes, related: int | str | None = None) -> None:
+        """One message; ``related`` is the request on whose stream it came."""
+        if not raw.isascii():
             try:
-                line.decode()
+                raw.decode()
             except UnicodeDecodeError:
-                self._garbled(envelope, line)
+                self._garbled(envelope, raw)
                 return
-        self._message(envelope)
+        self.related = related
+        try:
+            self._message(envelope)
+        finally:
+            self.related = None
 
     def _batch(self, line: bytes) -> bool:
         """A batch of messages, which the revision 2025-03-26 allows."""
@@ -195,7 +211,7 @@ class Connection:
         if self.pipe is None or not jsonrpc.is_id(id):
             return
         if self.on_request is not None:
-            self.on_request(id, method, bytes(envelope.params))
+            self.on_request(id, method, bytes(envelope.params), self.related)
             return
         answer = bridge.answer(method)
         write = jsonrpc.error_response if answer.error else jsonrpc.response
@@ -228,11 +244,24 @@ class Connection:
             for id in list(self._pending):
                 self._settle(id, problem)
 
+    def failed(self, id: int | str, problem: Problem) -> None:
+        """There will be no answer to that request."""
+        self._settle(id, problem)
+
+    def waits_for(self, id: int | str) -> bool:
+        """Whether that request is open."""
+        return id in self._pending
+
+    def renewed(self) -> None:
+        """A new session in the place of a lost one: what was agreed on in the old one must be said again."""
+        self.log_level = ""
+        self._events.renewed(self)
+
     def closed(self, gone: Gone) -> None:
         """The pipe has ended: every open request fails at once."""
         self.gone = gone
         for id in list(self._pending):
-            self._settle(id, Problem(errors.UPSTREAM_EXITED, gone.message))
+            self._settle(id, Problem(gone.reason or errors.UPSTREAM_EXITED, gone.message))
         self._events.gone(self, gone)
 
 

@@ -73,7 +73,7 @@ class ConnectionDispatcher:
     def attach(self, connection: Connection) -> None:
         """Use that connection from now on."""
         self.connection = connection
-        connection.on_request = lambda id, method, params: self._incoming.put_nowait((method, params, id))
+        connection.on_request = lambda id, method, params, related: self._incoming.put_nowait((method, params, id))
 
     # ---- Outbound
 
@@ -177,6 +177,9 @@ class ConnectionDispatcher:
     def stray(self, connection: Connection, id: bytes) -> None:
         """Kept for whoever looks."""
         self.strays.append(id)
+
+    def renewed(self, connection: Connection) -> None:
+        """The SDK's session does not learn of it."""
 
     def gone(self, connection: Connection, gone: Gone) -> None:
         """The pump ends."""

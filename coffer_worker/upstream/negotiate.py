@@ -15,9 +15,9 @@ import msgspec
 from coffer_common import errors, protocol
 from coffer_common.errors import Reason
 from coffer_common.resources import Limits
-from coffer_worker.core import bridge, splice
+from coffer_worker.core import bridge, http_rules, splice
 from coffer_worker.core.translate import Hop
-from coffer_worker.upstream.connection import Connection, Unanswered, UpstreamError
+from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError
 
 PROBE_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 2.0
@@ -30,13 +30,21 @@ Start = Callable[[], Awaitable[Connection]]
 
 class StartFailed(Exception):
     """A connection could not be made. ``answered``: the code with which a living upstream refused; ``stderr``: its
-    last lines."""
+    last lines; ``retry_after``: the seconds it asked for; ``verdict``: whether this says anything about its era."""
 
     def __init__(
-        self, reason: Reason, message: str, *, stderr: tuple[str, ...] = (), answered: int | None = None
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        stderr: tuple[str, ...] = (),
+        answered: int | None = None,
+        retry_after: float | None = None,
+        verdict: bool = True,
     ) -> None:
         super().__init__(message)
         self.reason, self.message, self.stderr, self.answered = reason, message, stderr, answered
+        self.retry_after, self.verdict = retry_after, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +57,19 @@ class Want:
 
 
 class Negotiation:
-    """One connection being made. ``start`` begins a fresh transport; each has ``limits.start_seconds``."""
+    """One connection being made. ``start`` begins a fresh transport; each has ``limits.start_seconds``.
 
-    def __init__(self, server: str, start: Start, client_info: bytes, limits: Limits) -> None:
+    ``over_http``: silence and failures of the transport say nothing about the era, and a fresh transport helps nobody.
+    """
+
+    def __init__(
+        self, server: str, start: Start, client_info: bytes, limits: Limits, *, over_http: bool = False
+    ) -> None:
         self._server = server
         self._start = start
         self._client_info = client_info
         self._limits = limits
+        self._over_http = over_http
         self._connection: Connection | None = None
         self._probe: asyncio.Future[bytes] | None = None
         self._probe_id = 0
@@ -83,7 +97,7 @@ class Negotiation:
         try:
             return await self._limited(self._initialize(want))
         except StartFailed as error:
-            if error.answered is None or self._probe is None:
+            if error.answered is None or self._probe is None or self._over_http:
                 raise
             late = await self._limited(self._late_modern(want, error.answered))
             if late is not None:
@@ -127,19 +141,40 @@ class Negotiation:
     async def _try_modern(self, want: Want) -> Connection | None:
         """The connection where it is modern; None where it is legacy, silent, or died of the question."""
         connection = await self._fresh()
+        try:
+            return self._modern(want, await self._discover(connection, want))
+        except UpstreamError as error:
+            if error.code == protocol.UNSUPPORTED_VERSION and protocol.LATEST_MODERN in _supported(error.raw):
+                return await self._discovered_again(connection, want)
+            return self._modern_by_error(want, error)
+        except Unanswered as error:
+            if self._over_http and not http_rules.means_legacy(error.problem.status):
+                raise self._no_verdict(error.problem) from None
+            return None
+        except TimeoutError:
+            return None
+
+    async def _discover(self, connection: Connection, want: Want) -> bytes:
+        """The answer to ``server/discover``. Raises UpstreamError, Unanswered, TimeoutError for silence."""
         hop = self._hop("modern", protocol.LATEST_MODERN, want)
         self._probe_id, self._probe = connection.begin("server/discover", hop.params())
         self._probe.add_done_callback(_seen)
-        patience = min(PROBE_SECONDS, self._limits.start_seconds / 2)
-        done, _ = await asyncio.wait([self._probe], timeout=patience)
-        if not done:
-            return None
+        patience = None if self._over_http else min(PROBE_SECONDS, self._limits.start_seconds / 2)
+        async with asyncio.timeout(patience):
+            return await asyncio.shield(self._probe)
+
+    async def _discovered_again(self, connection: Connection, want: Want) -> Connection | None:
+        """The upstream refused our revision, and named the same one as its own: it is asked once more."""
         try:
-            return self._modern(want, self._probe.result())
+            return self._modern(want, await self._discover(connection, want))
         except UpstreamError as error:
-            return self._modern_by_error(want, error)
-        except Unanswered:
-            return None
+            raise self._no_common(str(error)) from None
+        except (Unanswered, TimeoutError) as error:
+            text = f"Upstream {self._server!r} did not answer server/discover: {error}"
+            raise StartFailed(errors.START_FAILED, text, verdict=False) from None
+
+    def _no_verdict(self, problem: Problem) -> StartFailed:
+        return StartFailed(problem.reason, problem.message, retry_after=problem.retry_after, verdict=False)
 
     def _modern_by_error(self, want: Want, error: UpstreamError) -> Connection | None:
         if error.code not in _MODERN_ERRORS:
@@ -202,6 +237,8 @@ class Negotiation:
                 errors.START_FAILED, f"Upstream {self._server!r} refused initialize with {error}", answered=error.code
             ) from None
         except Unanswered as error:
+            if self._over_http:
+                raise self._unanswered(error.problem) from None
             stderr = connection.gone.stderr if connection.gone is not None else ()
             what = error.problem.message.removeprefix(f"Upstream {self._server!r} ")
             text = f"Upstream {self._server!r} did not start: it {what}"
@@ -218,6 +255,17 @@ class Negotiation:
         connection.notify("notifications/initialized")
         self._settle(connection, self._hop("legacy", agreed, want), found, bytes(found.get("serverInfo", b"{}")))
         return connection
+
+    @staticmethod
+    def _unanswered(problem: Problem) -> StartFailed:
+        refused = http_rules.means_legacy(problem.status) and problem.status >= 400
+        return StartFailed(
+            problem.reason,
+            problem.message,
+            answered=problem.status if refused else None,
+            retry_after=problem.retry_after,
+            verdict=refused,
+        )
 
     # ---- both
 

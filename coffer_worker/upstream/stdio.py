@@ -29,6 +29,8 @@ _QUOTED: Final = 10
 class StdioPipe:
     """One process. Made by ``start`` only."""
 
+    forgets = False
+
     def __init__(self, server: str, receiver: Receiver, *, log: UpstreamLog, line_bytes: int) -> None:
         self._server = server
         self._receiver = receiver
@@ -41,6 +43,7 @@ class StdioPipe:
         self._settling: asyncio.TimerHandle | None = None
         self._code: int | None = None
         self._stdout_open = True
+        self._stderr_open = True
         self._closed = False
         self._deliberate = ""
         self._tail: list[str] = []
@@ -142,7 +145,18 @@ class StdioPipe:
         """No more messages will come; usually its exit follows at once."""
         self._stdout_open = False
         self._pass_on(self._lines.finish())
-        self._settle(self._settled, now=self._code is not None)
+        self._settle(self._settled, now=self._over)
+
+    def stderr_closed(self) -> None:
+        """All of its last words are here."""
+        self._stderr_open = False
+        if self._over:
+            self._settle(self._ended, now=True)
+
+    @property
+    def _over(self) -> bool:
+        """It has ended, and nothing more can come of it."""
+        return self._code is not None and not self._stdout_open and not self._stderr_open
 
     def drained(self) -> None:
         """Nothing waits for it: what goes upstream is bounded by the limits on calls."""
@@ -150,7 +164,7 @@ class StdioPipe:
     def exited(self, returncode: int) -> None:
         """The process ended; what it wrote last may still be in the pipe."""
         self._code = returncode
-        self._settle(self._ended, now=not self._stdout_open)
+        self._settle(self._ended, now=self._over)
 
     def _settle(self, then: Callable[[], None], *, now: bool) -> None:
         if self._settling is not None:

@@ -1,0 +1,223 @@
+"""The HTTP client of one upstream: the only room that knows httpx2.
+
+Owns the pool of connections, TLS, proxies, cookies, redirects within one origin, timeouts, and what a failure of the
+transport says about whether anything was sent. Never reads a body, never knows what a message means, never shows a
+URL beyond its origin.
+"""
+
+import contextlib
+import os
+import socket
+import ssl
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx2
+
+from coffer_common import version
+from coffer_common.resources import Limits
+from coffer_worker.core import http_rules
+
+Response = httpx2.Response
+
+CONNECT_SECONDS: Final = 10.0
+_KEEPALIVE_SECONDS: Final = 30.0
+_MOST_KEPT: Final = 32
+_SPARE_CONNECTIONS: Final = 8
+# A peer that is gone without a word is noticed by the system, however long a stream is silent.
+_PROBE_AFTER, _PROBE_EVERY, _PROBES = 30, 10, 6
+
+
+class Trouble(Exception):
+    """An exchange failed below HTTP. ``unsent``: not one byte of the request left; ``refused``: the port is closed,
+    so that trying again soon may help. The text is for people and shows no secret."""
+
+    def __init__(self, text: str, *, unsent: bool, refused: bool = False) -> None:
+        super().__init__(text)
+        self.text, self.unsent, self.refused = text, unsent, refused
+
+
+class BadConfig(Exception):
+    """The URL or the headers cannot be used; the text says which, never their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An upstream's URL, and its configured headers with secrets filled in."""
+
+    url: str
+    headers: Mapping[str, str]
+
+    @property
+    def shown(self) -> str:
+        """What of the URL may be shown."""
+        return http_rules.origin(self.url)
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+    for name, value in (("TCP_KEEPIDLE", _PROBE_AFTER), ("TCP_KEEPINTVL", _PROBE_EVERY), ("TCP_KEEPCNT", _PROBES)):
+        if hasattr(socket, name):
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    return options
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a URL; never one for this machine."""
+    if http_rules.is_loopback(url):
+        return None
+    parts = httpx2.URL(url)
+    proxies = urllib.request.getproxies_environment()
+    if urllib.request.proxy_bypass(parts.netloc.decode("ascii", "replace"), proxies):
+        return None
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    return found if found is None or "://" in found else f"http://{found}"
+
+
+class House:
+    """What all connections to one upstream share: the pool of sockets. Made once in a worker's life."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], limits: Limits) -> None:
+        """Raises BadConfig."""
+        try:
+            self.place = Place(url, http_rules.configured(headers))
+            parsed = httpx2.URL(url)
+        except httpx2.InvalidURL:
+            raise BadConfig("its URL is not valid") from None
+        except ValueError as error:
+            raise BadConfig(str(error)) from None
+        proxy = proxy_for(url)
+        most = limits.in_flight + 3 * limits.max_connections + _SPARE_CONNECTIONS
+        secure = parsed.scheme == "https" or (proxy or "").startswith("https:")
+        try:
+            self.transport = httpx2.AsyncHTTPTransport(
+                # Loading the certificates takes time and memory that plain HTTP needs not spend.
+                verify=_trust() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                trust_env=False,
+                limits=httpx2.Limits(
+                    max_connections=most, max_keepalive_connections=_MOST_KEPT, keepalive_expiry=_KEEPALIVE_SECONDS
+                ),
+                proxy=proxy,
+                socket_options=None if proxy else _socket_options(),
+            )
+        except (ValueError, ImportError, OSError) as error:
+            raise BadConfig(f"the proxy or the certificates of the environment cannot be used: {error}") from None
+
+    def client(self) -> "Client":
+        """A client with cookies of its own, on the shared pool."""
+        return Client(self.place, self.transport)
+
+    async def close(self) -> None:
+        """End all connections."""
+        with contextlib.suppress(Exception):
+            await self.transport.aclose()
+
+
+def _trust() -> ssl.SSLContext:
+    """The system's certificates, or those that ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name."""
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    if file or folder:
+        return ssl.create_default_context(cafile=file or None, capath=folder or None)
+    return httpx2.create_ssl_context()
+
+
+class Client:
+    """Exchanges with one upstream, for one connection of the protocol."""
+
+    def __init__(self, place: Place, transport: httpx2.AsyncHTTPTransport) -> None:
+        self.place = place
+        # It is never closed: that would close the pool, which is the others' too.
+        self._client = httpx2.AsyncClient(
+            transport=transport,
+            trust_env=False,
+            follow_redirects=False,
+            headers={**_DEFAULTS, **place.headers},
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+        )
+        self._url = httpx2.URL(place.url)
+
+    @contextlib.asynccontextmanager
+    async def exchange(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        url: str | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> AsyncIterator[Response]:
+        """The response of one request, its body yet to be read; redirects within the origin are followed.
+
+        ``begun`` is called when the request goes out. Raises Trouble, from reading the body too.
+        """
+        target: httpx2.URL = self._url if url is None else httpx2.URL(url)
+        with _told(self.place.shown):
+            for _ in range(http_rules.MAX_REDIRECTS + 1):
+                request = self._client.build_request(method, target, headers=headers, content=body)
+                if begun is not None:
+                    begun()
+                response = await self._client.send(request, stream=True)
+                following = http_rules.redirected(
+                    str(target), response.status_code, response.headers.get("location"), method
+                )
+                if following is None:
+                    break
+                await response.aclose()
+                target = httpx2.URL(following)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+
+    async def chunks(self, response: Response) -> AsyncIterator[bytes]:
+        """The body of a response, piece by piece. Raises Trouble."""
+        with _told(self.place.shown):
+            async for chunk in response.aiter_bytes():
+                yield chunk
+
+
+_DEFAULTS: Final = {"user-agent": f"coffer/{version.VERSION}", "accept-encoding": "identity", "accept": "*/*"}
+
+
+@contextlib.contextmanager
+def _told(shown: str) -> Any:
+    """Turn failures of the library into Trouble. Their texts are not passed on where they can hold a header."""
+    try:
+        yield
+    except httpx2.ConnectTimeout:
+        raise Trouble(f"{shown} did not accept a connection within {CONNECT_SECONDS:g} s", unsent=True) from None
+    except httpx2.PoolTimeout:
+        raise Trouble(f"no connection to {shown} was free", unsent=True) from None
+    except httpx2.ConnectError as error:
+        raise _not_connected(shown, error) from None
+    except httpx2.ProxyError as error:
+        raise Trouble(f"the proxy did not connect to {shown}: {error}", unsent=True) from None
+    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
+        raise Trouble(f"the request to {shown} cannot be made: {type(error).__name__}", unsent=True) from None
+    except httpx2.RemoteProtocolError as error:
+        raise Trouble(f"{shown} broke off the exchange: {error}", unsent=False) from None
+    except httpx2.DecodingError:
+        raise Trouble(f"{shown} sent a body that cannot be decoded", unsent=False) from None
+    except (httpx2.TransportError, httpx2.StreamError) as error:
+        what = "reset the connection" if isinstance(error, httpx2.NetworkError) else type(error).__name__
+        raise Trouble(f"{shown} {what}", unsent=False) from None
+
+
+def _not_connected(shown: str, error: httpx2.ConnectError) -> Trouble:
+    """Why no connection came about, by what lies beneath."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return Trouble(f"the certificate of {shown} is not trusted: {cause.verify_message}", unsent=True)
+        if isinstance(cause, ssl.SSLError):
+            return Trouble(f"no TLS connection to {shown}: {cause.reason or cause}", unsent=True)
+        if isinstance(cause, socket.gaierror):
+            return Trouble(f"the name of {shown} cannot be resolved: {cause.strerror}", unsent=True)
+        if isinstance(cause, ConnectionRefusedError):
+            return Trouble(f"{shown} refused the connection", unsent=True, refused=True)
+        cause = cause.__cause__ or cause.__context__
+    refused = "All connection attempts failed" in str(error)
+    what = "refused the connection" if refused else f"cannot be reached: {error}"
+    return Trouble(f"{shown} {what}", unsent=True, refused=refused)
