@@ -78,6 +78,10 @@ HTTP_BUSY: Final = _reason("upstream_busy", -31025, retryable=True)
 FORBIDDEN: Final = _reason("upstream_forbidden", -31026)
 SESSION_LOST: Final = _reason("session_lost", -31027, retryable=True)
 SUBSCRIBE_UNSUPPORTED: Final = _reason("subscribe_unsupported", protocol.METHOD_NOT_FOUND)
+# What an upstream takes of the machine, or leaves lying.
+MEMORY_LIMIT: Final = _reason("memory_limit", -31040)
+PROCESS_LIMIT: Final = _reason("process_limit", -31041)
+INPUT_LIMIT: Final = _reason("input_limit", -31042)
 
 REASONS: Final[dict[str, Reason]] = {r.name: r for r in list(globals().values()) if isinstance(r, Reason)}
 

@@ -26,7 +26,8 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one upstream may take. Seconds and bytes; ``None`` switches a call limit off.
 
-    ``idle_seconds`` is reset by every progress message of the call; ``total_seconds`` is not.
+    ``idle_seconds`` is reset by every progress message of the call; ``total_seconds`` is not. ``max_rss_bytes`` and
+    ``max_processes`` (None: no cap) are for all its processes together, what they started included.
     """
 
     start_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
@@ -39,6 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     line_bytes: Annotated[int, Meta(ge=64 * 1024, le=1024 * MIB)] = 64 * MIB
     max_connections: Annotated[int, Meta(ge=1, le=256)] = 8
     idle_close_seconds: Seconds = 600.0
+    max_rss_bytes: Annotated[int, Meta(ge=16 * MIB)] | None = None
+    max_processes: Annotated[int, Meta(ge=1, le=65_536)] | None = None
 
 
 class _McpServer(

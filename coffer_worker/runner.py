@@ -15,7 +15,7 @@ from coffer_common import errors, frames
 from coffer_common.frames import State
 from coffer_common.protocol import Era
 from coffer_common.resources import HttpServer, McpServerConfig
-from coffer_worker import dump, transports
+from coffer_worker import caps, dump, transports
 from coffer_worker.calls import Calls, Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.control import Figures
@@ -93,6 +93,7 @@ class Runner:
         self._calls.mirrors = self._lists.mirrors
         self._calls.relist = self._lists.read
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
+        self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
         self._begin()
 
     def _begin(self) -> None:

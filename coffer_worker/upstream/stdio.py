@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from coffer_common import jsonrpc
+from coffer_common import errors, jsonrpc
+from coffer_common.errors import Reason
 from coffer_worker.core.framing import Lines, TooLong
 from coffer_worker.log import UpstreamLog
 from coffer_worker.process.child import Child, ChildGone
@@ -36,6 +37,7 @@ class StdioPipe:
         self._receiver = receiver
         self._log = log
         self._lines = Lines(line_bytes)
+        self._input_bytes = line_bytes
         self._errors = Lines(_STDERR_LINE)
         self._loop = asyncio.get_running_loop()
         self._child: Child | None = None
@@ -81,8 +83,16 @@ class StdioPipe:
         try:
             if self._child is not None:
                 self._child.write(data)
+                self._check_input(self._child, len(data))
         except ChildGone:
             return  # its end is reported by itself
+
+    def _check_input(self, child: Child, written: int) -> None:
+        """One that does not read must not fill our memory: calls that are given up are bytes in its pipe still."""
+        queued = child.queued - written
+        if queued > self._input_bytes:
+            text = f"Upstream {self._server!r} does not read its input: {queued} bytes wait for it"
+            self.fail(errors.INPUT_LIMIT, f"{text}, over its limit line_bytes ({self._input_bytes}); it was ended")
 
     def cancel(self, id: int | str, reason: str) -> None:
         """``notifications/cancelled``, in either era."""
@@ -100,6 +110,12 @@ class StdioPipe:
         """Read stdout again."""
         if self._child is not None and self._stdout_open and not self._closed:
             self._child.resume_output()
+
+    def fail(self, reason: Reason, message: str) -> None:
+        """End the process without grace; every open call is told why."""
+        if not self._closed:
+            self._stop_soon(message, 0.0)
+            self._finish(message, reason)
 
     async def close(self, grace: float, reason: str) -> None:
         """End the process: end of input, SIGTERM, SIGKILL."""
@@ -176,7 +192,7 @@ class StdioPipe:
         if self._code is None:
             message = f"Upstream {self._server!r} closed its standard output but did not exit; it is being stopped"
             self._finish(message + self._quoted())
-            self._stop_soon("it closed its standard output")
+            self._stop_soon("it closed its standard output", _STOP_SECONDS)
         else:
             self._ended()
 
@@ -185,19 +201,19 @@ class StdioPipe:
             self._error_line(line if isinstance(line, bytes) else b"(a line over 64 KiB)")
         self._finish(f"Upstream {self._server!r} {exit_text(self._code or 0)}{self._quoted()}")
 
-    def _stop_soon(self, reason: str) -> None:
+    def _stop_soon(self, reason: str, grace: float) -> None:
         if self._child is not None:
-            task = self._loop.create_task(self._child.stop(_STOP_SECONDS, reason))
+            task = self._loop.create_task(self._child.stop(grace, reason))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _finish(self, message: str) -> None:
+    def _finish(self, message: str, reason: Reason | None = None) -> None:
         if self._closed:
             return
         self._closed = True
         if self._settling is not None:
             self._settling.cancel()
-        self._receiver.closed(Gone(message, self._code, bool(self._deliberate), tuple(self._tail)))
+        self._receiver.closed(Gone(message, self._code, bool(self._deliberate), tuple(self._tail), reason))
 
     def _quoted(self) -> str:
         lines = self.last_output()
