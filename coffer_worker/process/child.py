@@ -34,6 +34,9 @@ class Listener(Protocol):
     def stderr(self, data: bytes) -> None:
         """The next bytes of its standard error."""
 
+    def stderr_closed(self) -> None:
+        """Its standard error has ended, and all of it was passed on."""
+
     def stdout_closed(self) -> None:
         """Its standard output has ended (it may live on)."""
 
@@ -78,7 +81,7 @@ class Child:
         self._stdin: asyncio.WriteTransport | None = None
         self._protocols = (
             _Output(loop, listener.stdout, self._output_ended),
-            _Output(loop, listener.stderr, lambda: None),
+            _Output(loop, listener.stderr, listener.stderr_closed),
         )
         self._connected = 0
         self._pidfd: int | None = None
