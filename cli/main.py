@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coffer_cli import state
-from coffer_cli.commands import credential, daemon, doctor, logs, mcp, mcp_tools, ps
+from coffer_cli.commands import client, credential, daemon, doctor, group, logs, mcp, mcp_tools, ps
 from coffer_cli.errors import CliError
 from coffer_common import exits
 from coffer_common.version import VERSION
@@ -47,6 +47,8 @@ mcp_tools.add_to(mcp.app)
 app.add_typer(daemon.app, name="daemon", help="The daemon behind it all.")
 app.add_typer(mcp.app, name="mcp", help="Your MCP servers.")
 app.add_typer(credential.app, name="credential", help="Secrets that servers need, kept in your keychain.")
+app.add_typer(client.app, name="client", help="Who may connect: MCP clients with tokens of their own.")
+app.add_typer(group.app, name="group", help="Sets of servers and tools with an endpoint of their own.")
 app.add_typer(logs.audit, name="audit", help="What was changed, when and by whom.")
 app.add_typer(logs.retention, name="retention", help="How long logs are kept.")
 ps.add_to(app)

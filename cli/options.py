@@ -37,6 +37,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def server_names(incomplete: str) -> list[str]:
     """Names of servers for a shell that completes a word; none where no daemon runs."""
+    return _names("mcp_server", incomplete)
+
+
+def client_names(incomplete: str) -> list[str]:
+    """The same for clients."""
+    return _names("client", incomplete)
+
+
+def group_names(incomplete: str) -> list[str]:
+    """The same for groups."""
+    return _names("group", incomplete)
+
+
+def _names(kind: str, incomplete: str) -> list[str]:
     from coffer_cli import client
     from coffer_cli.errors import CliError
     from coffer_common.api import ResourceList
@@ -45,7 +59,7 @@ def server_names(incomplete: str) -> list[str]:
         daemon = client.running()
         if daemon is None:
             return []
-        found = daemon.get("/resources", ResourceList, {"kind": "mcp_server"})
+        found = daemon.get("/resources", ResourceList, {"kind": kind})
     except CliError:
         return []
     return [one.name for one in found.resources if one.name.startswith(incomplete)]

@@ -100,6 +100,11 @@ def block(text: str) -> None:
     sys.stdout.write(safe_block(text).rstrip("\n") + "\n")
 
 
+def exact(text: str) -> None:
+    """The person's own text, as it is: what is piped on must arrive unchanged."""
+    sys.stdout.write(f"{text}\n")
+
+
 def data(shape: msgspec.Struct) -> None:
     """``--json``: the shape as it came over the wire, indented; numbers keep their spelling."""
     sys.stdout.write(as_json(msgspec.json.encode(shape)) + "\n")

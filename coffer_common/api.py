@@ -128,8 +128,11 @@ class PatchResource(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     allow_plaintext: bool = False
 
 
-class Removed(_Shape, frozen=True, kw_only=True):
+class Removed(_Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """``broken``: what referred to it and cannot work without it; left out where there is nothing."""
+
     removed: str
+    broken: list[str] = []
 
 
 # ---- servers
@@ -358,6 +361,61 @@ class CredentialView(_Shape, frozen=True, kw_only=True):
     updated_at: str
     length: int
     used_by: list[str] = []
+
+
+class RevealedCredential(_Shape, frozen=True, kw_only=True):
+    """The only shape that carries a secret outwards; each one is in the audit log."""
+
+    ref: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"RevealedCredential(ref={self.ref!r}, value=***)"
+
+
+class CredentialStore(_Shape, frozen=True, kw_only=True):
+    """Where secrets are kept. ``path``: the folder of Coffer's own file, where that was chosen. ``usable`` False:
+    ``message`` says why, ``hint`` what to do.
+    """
+
+    backend: str
+    path: str | None = None
+    usable: bool = True
+    message: str = ""
+    hint: str = ""
+
+
+class FileChosen(_Shape, frozen=True, kw_only=True):
+    """Secrets are in the encrypted file from now on. ``moved``: those that were taken over from the keychain;
+    ``left``: those it does not give, to be stored again.
+    """
+
+    backend: str
+    path: str
+    moved: list[str] = []
+    left: list[str] = []
+
+
+# ---- clients
+
+
+class ClientToken(_Shape, frozen=True, kw_only=True):
+    """A client's token, shown this once: only its hash is kept."""
+
+    client: ResourceView
+    token: str
+
+    def __repr__(self) -> str:
+        return f"ClientToken(client={self.client.name!r}, token=***)"
+
+
+class CreateClient(_Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A downstream identity. ``servers`` and ``groups``: what it may reach; None for all of them."""
+
+    name: str
+    servers: list[str] | None = None
+    groups: list[str] | None = None
+    description: str = ""
 
 
 # ---- the daemon

@@ -104,6 +104,11 @@ class Home:
         return self.root / "backups"
 
     @property
+    def credentials(self) -> Path:
+        """The folder of the encrypted file of secrets, once that was chosen."""
+        return self.root / "credentials"
+
+    @property
     def api_sock(self) -> Path:
         """The management API's socket."""
         return self.run / "api.sock"

@@ -15,8 +15,8 @@ from coffer_common.resources import ClientConfig, GroupConfig, Kind
 from coffer_common.version import VERSION
 from coffer_supervisor import sweep
 from coffer_supervisor.channel import Channel
-from coffer_supervisor.core.calls import Principal
-from coffer_supervisor.credentials import CredentialVault
+from coffer_supervisor.core.calls import CLIENT_PREFIX, DAEMON_PRINCIPAL, Principal
+from coffer_supervisor.credentials import SERVICE, CredentialVault
 from coffer_supervisor.daemon import Claimed, StartError
 from coffer_supervisor.endpoint.security import Authenticator
 from coffer_supervisor.endpoint.server import Endpoint
@@ -84,7 +84,7 @@ class Heart:
 
     def __init__(self, home: Home, store: Store) -> None:
         self.store, self.home = store, home
-        self.vault = CredentialVault()
+        self.vault = CredentialVault(service=_service(home), folder=home.credentials)
         self.calls = Calls()
         self.channel = Channel()
         self.scoping = Scoping()
@@ -92,25 +92,33 @@ class Heart:
         self.router = Router(self.calls, self.channel, self.supervision, self.scoping, Recorder(store.invocations))
         self.channel.callbacks(greeted=self.supervision.greeted, unsent=self.router.unsent)
         self.clients: dict[str, Principal] = {}
+        self.cut: Callable[[str, str], None] = lambda principal_id, reason: None
+        self.regrouped: Callable[[str], None] = lambda group: None
 
     async def learn(self) -> None:
         """Read clients and groups from the store. Raises StoreError."""
-        self.clients = {}
+        clients: dict[str, Principal] = {}
         for resource in await self.store.resources.list("client", enabled=True):
             config: ClientConfig = resource.config
-            self.clients[config.token_sha256] = Principal(
-                f"client:{resource.name}", resource.name, _scope(config.servers), _scope(config.groups)
+            clients[config.token_sha256] = Principal(
+                f"{CLIENT_PREFIX}{resource.name}", resource.name, _scope(config.servers), _scope(config.groups)
             )
         groups: dict[str, GroupConfig] = {
             resource.name: resource.config for resource in await self.store.resources.list("group", enabled=True)
         }
+        self.clients, before = clients, self.clients
         self.scoping.set_groups(groups)
         self.supervision.catalogues.invalidate()
+        for digest, principal in before.items():
+            if self.clients.get(digest) != principal:
+                self.cut(principal.id, "the client's token or scope was changed or revoked")
 
     async def changed(self, kind: Kind, name: str) -> None:
         """A client, group or credential was written."""
         if kind in ("client", "group"):
             await self.learn()
+        if kind == "group":
+            self.regrouped(name)
 
 
 @contextlib.asynccontextmanager
@@ -138,7 +146,6 @@ async def _heart(home: Home, store: Store) -> AsyncIterator[Heart]:
 
 async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[], None]) -> None:
     auth = Authenticator(claimed.info.token, lambda: heart.clients)
-    claimed.on_token = auth.set_daemon_token
     management = Management(
         store=heart.store,
         supervision=heart.supervision,
@@ -149,6 +156,13 @@ async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[]
         changed=heart.changed,
     )
     endpoint = Endpoint(heart.router, auth, handler(management), VERSION, claimed.info.port)
+    heart.cut, heart.regrouped = endpoint.cut, endpoint.notices.group_changed
+
+    def rotated(token: str) -> None:
+        auth.set_daemon_token(token)
+        endpoint.cut(DAEMON_PRINCIPAL, "the daemon's token was rotated")
+
+    claimed.on_token = rotated
     management.clients = lambda: len(endpoint.sessions) + len(endpoint.shims.connections)
     await heart.supervision.start()
     await endpoint.start(claimed.tcp, claimed.api, claimed.mcp)
@@ -173,6 +187,12 @@ async def _drain(home: Home, heart: Heart) -> None:
     heart.router.fail_all()
     # An answer is given within the loop's turn, but its handler writes it in the turns that follow.
     await asyncio.sleep(WRITE_SECONDS)
+
+
+def _service(home: Home) -> str:
+    """The keychain is the user's, whichever home is served: another home's secrets are another service's."""
+    usual = Home.from_env({})
+    return SERVICE if home.root == usual.root else f"{SERVICE}:{home.root}"
 
 
 def _scope(names: tuple[str, ...] | None) -> frozenset[str] | None:

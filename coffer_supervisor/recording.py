@@ -42,7 +42,7 @@ class Recorder:
         type_ = TYPE_OF.get(request.method)
         server = call.server or call.server_hint
         seconds = now - call.started
-        client = request.client_name or request.principal.name
+        client = request.shown_client
         if type_ is not None and server:
             self._record(
                 Invocation(

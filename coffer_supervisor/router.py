@@ -116,6 +116,13 @@ class Router:
             if upstream is not None and upstream.peer is not None:
                 self._channel.send(upstream.peer, frames.CloseSession(session_id, reason))
 
+    def close_principal(self, principal_id: str, reason: str) -> None:
+        """A principal is gone: what stands for its sessions where it has none (modern HTTP) ends as a session does."""
+        prefix = f"modern:{principal_id}:"
+        known = {session for session in (*self._calls.touched, *self._calls.by_session) if session.startswith(prefix)}
+        for session in known:
+            self.close_session(session, reason)
+
     def end_call(self, corr: int) -> bool:
         """An operator ends a call: the upstream is told, the client gets an error."""
         call = self._calls.table.get(corr)
@@ -127,6 +134,14 @@ class Router:
         return True
 
     # ---- the other requests of the endpoint
+
+    def has_group(self, scope: Scope) -> bool:
+        """Whether the group that an endpoint names is there and switched on; True where it names none."""
+        return scope.group is None or self._scoping.has_group(scope.group)
+
+    def sees(self, principal: Principal, scope: Scope, server: str) -> bool:
+        """Whether anything of ``server`` can be seen by a principal at an endpoint."""
+        return self._scoping.narrowing(principal, scope).server(server)
 
     async def list_page(
         self, caller: frames.Caller, principal: Principal, scope: Scope, kind: frames.CapabilityType, cursor: str | None

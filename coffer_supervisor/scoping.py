@@ -6,7 +6,7 @@ Owns the groups and the narrowings made of them. Never reads the store: it is to
 from fnmatch import fnmatchcase
 
 from coffer_common.frames import CapabilityType
-from coffer_common.resources import GroupConfig
+from coffer_common.resources import CapabilityPattern, GroupConfig
 from coffer_supervisor.core.calls import Principal, Scope
 from coffer_supervisor.core.catalogue import EVERYTHING, Narrowing
 
@@ -24,6 +24,10 @@ class Scoping:
         """The enabled groups, all of them."""
         self._groups = dict(groups)
         self._known.clear()
+
+    def has_group(self, name: str) -> bool:
+        """Whether there is such a group, switched on."""
+        return name in self._groups
 
     def narrowing(self, principal: Principal, scope: Scope) -> Narrowing:
         """What is left for ``principal`` at ``scope``; an unknown or forbidden group leaves nothing."""
@@ -47,22 +51,29 @@ class Scoping:
         if config is None:
             return _NOTHING
         members = {*config.servers, *(pattern.server for pattern in config.capabilities)}
-        return Narrowing(tag, frozenset(members if servers is None else members & servers), _admits(config))
+        holds = _Members(config)
+        seen = frozenset(members if servers is None else members & servers)
+        return Narrowing(tag, seen, holds.admits, holds.described)
 
 
-def _admits(config: GroupConfig) -> "Admits":
-    return Admits(config)
-
-
-class Admits:
-    """Whether a group holds a capability: by its server as a whole, or by a pattern."""
+class _Members:
+    """What a group holds: servers as a whole, and what its patterns match; the first description that fits is shown."""
 
     def __init__(self, config: GroupConfig) -> None:
         self._whole = frozenset(config.servers)
         self._patterns = config.capabilities
 
-    def __call__(self, server: str, type_: CapabilityType, key: str) -> bool:
-        return server in self._whole or any(
-            pattern.server == server and pattern.type in (None, type_) and fnmatchcase(key, pattern.pattern)
-            for pattern in self._patterns
-        )
+    def admits(self, server: str, type_: CapabilityType, key: str) -> bool:
+        """Whether a capability is in the group."""
+        return server in self._whole or any(_matches(pattern, server, type_, key) for pattern in self._patterns)
+
+    def described(self, server: str, type_: CapabilityType, key: str) -> str | None:
+        """The group's own description of it."""
+        for pattern in self._patterns:
+            if pattern.description is not None and _matches(pattern, server, type_, key):
+                return pattern.description
+        return None
+
+
+def _matches(pattern: CapabilityPattern, server: str, type_: CapabilityType, key: str) -> bool:
+    return pattern.server == server and pattern.type in (None, type_) and fnmatchcase(key, pattern.pattern)

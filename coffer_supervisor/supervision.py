@@ -156,6 +156,11 @@ class Supervision:
         if (upstream := self.upstreams.get(name)) is not None:
             self._workers.event(upstream, words.Restart())
 
+    def renew(self, name: str) -> None:
+        """Have an upstream start again with the secrets as they are now, once its calls have drained."""
+        if (upstream := self.upstreams.get(name)) is not None:
+            self._workers.event(upstream, words.Reconfigure())
+
     async def refresh(self, name: str, era: Literal["", "legacy", "modern"] = "") -> None:
         """Have an upstream's lists read again, and wait for it within limits. Does nothing without a worker."""
         upstream = self.upstreams.get(name)

@@ -197,7 +197,7 @@ def call_view(call: Pending, type_: str, now: float) -> CallView:
     """A call in flight as an operator sees it."""
     state = "held" if call.peer is None else "asking" if call.asks else "running"
     request = call.request
-    client = request.client_name or request.principal.name
+    client = request.shown_client
     return CallView(f"c-{call.corr}", call.server, type_, call.key, now - call.started, call.session, client, state)
 
 

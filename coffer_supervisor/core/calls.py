@@ -13,6 +13,7 @@ from coffer_common import errors, frames, protocol
 
 LOCAL_PRINCIPAL: Final = "local"
 DAEMON_PRINCIPAL: Final = "daemon"
+CLIENT_PREFIX: Final = "client:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,13 @@ class CallRequest:
     log_level: str = ""
     trace_id: str = ""
     client_name: str = ""
+
+    @property
+    def shown_client(self) -> str:
+        """Who calls, for logs and operators: the identity where there is one, else what the client calls itself."""
+        if self.principal.id.startswith(CLIENT_PREFIX):
+            return self.principal.name
+        return self.client_name or self.principal.name
 
 
 @dataclass(frozen=True, slots=True)

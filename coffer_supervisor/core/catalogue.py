@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import msgspec
+
 from coffer_common import names
 from coffer_common.frames import CapabilityType, CatalogueEntry, Naming
 from coffer_common.protocol import Era
@@ -108,11 +110,13 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What a principal and a group leave of everything. ``tag`` tells two different ones apart."""
+    """What a principal and a group leave of everything. ``tag`` tells two different ones apart. ``described`` gives a
+    group's own words for a capability, which take the place of the upstream's."""
 
     tag: str
     servers: frozenset[str] | None = None
     admits: Callable[[str, CapabilityType, str], bool] | None = None
+    described: Callable[[str, CapabilityType, str], str | None] | None = None
 
     def server(self, name: str) -> bool:
         """Whether anything of that server can be seen."""
@@ -296,7 +300,20 @@ def _forms(query: Query, server: Server) -> Iterator[tuple[int, str, bytes]]:
         if not server.enabled(query.type, key) or not query.narrowing.entry(server.name, query.type, key):
             continue
         if form := entry.form(query.naming, query.era):
-            yield index, key, form
+            yield index, key, _described(query, server.name, key, form)
+
+
+def _described(query: Query, server: str, key: str, form: bytes) -> bytes:
+    """An entry under the group's own description; every other member stays byte for byte."""
+    own = None if query.narrowing.described is None else query.narrowing.described(server, query.type, key)
+    if own is None:
+        return form
+    try:
+        members = msgspec.json.decode(form, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:  # it passed the worker, so this is a form that only msgspec refuses
+        return form
+    members["description"] = msgspec.Raw(msgspec.json.encode(own))
+    return msgspec.json.encode(members)
 
 
 def _joined(query: Query, concerned: Iterable[Server]) -> _Joined:

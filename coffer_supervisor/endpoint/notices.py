@@ -30,12 +30,6 @@ class Hearer:
     stamp: bytes | None = None
     uris: set[str] = field(default_factory=set)
 
-    def concerns(self, server: str) -> bool:
-        """Whether what happens at ``server`` can be seen at its endpoint."""
-        if self.scope.server is not None:
-            return self.scope.server == server
-        return self.scope.group is not None or self.principal.servers is None or server in self.principal.servers
-
     def notification(self, method: str, uri: str | None = None) -> bytes:
         """The message in this hearer's form."""
         params = {} if uri is None else {"uri": uri}
@@ -46,9 +40,10 @@ class Hearer:
 
 
 class Notices:
-    """The router's ``NoticeSink``."""
+    """The router's ``NoticeSink``. ``sees``: whether a principal at an endpoint can see anything of a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, sees: Callable[[Principal, Scope, str], bool]) -> None:
+        self._sees = sees
         self._hearers: dict[str, Hearer] = {}
         self._coalescer: Coalescer[str] = Coalescer()
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +69,21 @@ class Notices:
             self._timer = None
         self._hearers.clear()
 
+    def group_changed(self, group: str) -> None:
+        """Those who listen at that group's endpoint may see other lists now."""
+        now = self._now()
+        for hearer in self._hearers.values():
+            if hearer.scope.group == group:
+                for kind in sorted(hearer.kinds):
+                    self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())
+        self._arm()
+
+    def _concerned(self, hearer: Hearer, server: str) -> bool:
+        """Whether what happens at ``server`` can be seen at the hearer's endpoint."""
+        if hearer.scope.server is not None:
+            return hearer.scope.server == server
+        return self._sees(hearer.principal, hearer.scope, server)
+
     # ---- NoticeSink
 
     def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
@@ -81,7 +91,7 @@ class Notices:
         now = self._now()
         one = self._hearers.get(session)
         for hearer in self._hearers.values() if not session else (one,) if one is not None else ():
-            if hearer.concerns(server):
+            if self._concerned(hearer, server):
                 for kind in sorted(kinds & hearer.kinds):
                     self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())
         self._arm()
@@ -93,9 +103,9 @@ class Notices:
         if subscribers:
             hearers = [self._hearers[name] for name in subscribers if name in self._hearers]
         else:
-            hearers = [h for h in self._hearers.values() if h.uris and h.concerns(server)]
+            hearers = [h for h in self._hearers.values() if h.uris and self._concerned(h, server)]
         for hearer in hearers:
-            if hearer.concerns(server):
+            if self._concerned(hearer, server):
                 shown = uri if hearer.scope.server is not None else exposed
                 notice = hearer.notification(UPDATED, shown)
                 self._coalescer.mark(hearer.id, notice, now, held=not hearer.ready())

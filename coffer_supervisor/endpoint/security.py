@@ -19,6 +19,7 @@ _LOOPBACK: Final = r"(?:localhost|127\.0\.0\.1|\[::1\])"
 _ORIGIN: Final = re.compile(rf"https?://{_LOOPBACK}(?::[0-9]{{1,5}})?", re.IGNORECASE | re.ASCII)
 _SCOPED: Final = re.compile(r"/(servers|groups)/([^/]+)/mcp")
 _KEYED: Final = re.compile(r"/key/([^/]+)(/.+)")
+_MASKED: Final = re.compile(r"/key/[^/]*")
 AGGREGATE: Final = Scope("/mcp")
 
 
@@ -42,9 +43,8 @@ def split_key(path: str) -> tuple[str, str]:
 
 
 def masked(path: str) -> str:
-    """A path that may be logged."""
-    token, rest = split_key(path)
-    return f"/key/***{rest}" if token else path
+    """A path that may be logged, whole or not."""
+    return _MASKED.sub(r"/key/***", path)
 
 
 def scope_of(path: str) -> Scope | None:

@@ -31,6 +31,7 @@ from coffer_supervisor.endpoint.legacy import LegacyHttp
 from coffer_supervisor.endpoint.methods import Methods
 from coffer_supervisor.endpoint.modern import ModernHttp
 from coffer_supervisor.endpoint.notices import Notices
+from coffer_supervisor.endpoint.presence import Presence
 from coffer_supervisor.endpoint.security import Authenticator
 from coffer_supervisor.endpoint.sessions import Sessions
 from coffer_supervisor.endpoint.shim_socket import ShimServer, own_peer
@@ -56,7 +57,9 @@ class Endpoint:
 
     def __init__(self, router: "Router", auth: Authenticator, management: Handler, version: str, port: int) -> None:
         self._auth, self._management, self._port = auth, management, port
-        self.notices = Notices()
+        self._router = router
+        self._presence = Presence()
+        self.notices = Notices(router.sees)
         self.sessions = Sessions(router, self.notices)
         methods = Methods(router)
         self._legacy = LegacyHttp(router, methods, self.sessions)
@@ -96,6 +99,12 @@ class Endpoint:
             served.pre_shutdown()
             await served.shutdown(SHUTDOWN_SECONDS)
         self.notices.close()
+
+    def cut(self, principal_id: str, reason: str) -> None:
+        """A principal may be here no longer: its sessions end, its streams and open requests are cut."""
+        self.sessions.close_of(principal_id, reason)
+        self._presence.cut(principal_id)
+        self._router.close_principal(principal_id, reason)
 
     def _web_server(self, handler: Handler) -> web.Server:
         server = web.Server(
@@ -160,10 +169,23 @@ class Endpoint:
             return await self._management(request)
         scope = security.scope_of(path)
         if scope is None:
-            raise rejected(404, f"there is nothing at {path[:200]}: MCP is at /mcp and /servers/NAME/mcp")
+            known = "/mcp, /servers/NAME/mcp and /groups/NAME/mcp"
+            raise rejected(404, f"there is nothing at {security.masked(path)[:200]}: MCP is at {known}")
         if not security.may_enter(principal, scope):
             raise Rejected(403, _denied(f"this token's scope does not hold {scope.path}"))
-        return await self._mcp(request, principal, scope)
+        if not self._router.has_group(scope):
+            raise rejected(404, f"there is no group named {scope.group}, or it is disabled: coffer group list")
+        with self._presence.of(principal.id):
+            try:
+                return await self._mcp(request, principal, scope)
+            except asyncio.CancelledError:
+                # A stream that has begun can only end; the connection closes with it.
+                if request.writer.output_size or not self._presence.was_cut():
+                    raise
+        ended = failure(errors.DENIED, "this token is no longer valid, or its scope has changed", "legacy")
+        response = error_response(ended, 401)
+        response.force_close()
+        return response
 
     # ---- an MCP endpoint
 

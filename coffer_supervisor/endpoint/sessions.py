@@ -79,6 +79,12 @@ class Sessions:
         for session in self._table.expire(time.monotonic()):
             self._ended(session, "the session was idle too long")
 
+    def close_of(self, principal_id: str, reason: str) -> None:
+        """Ends every one of a principal's."""
+        for session in self._table.all():
+            if session.principal.id == principal_id:
+                self.close(session.id, reason)
+
     def close_all(self, reason: str) -> None:
         """Ends every one."""
         for session in self._table.all():

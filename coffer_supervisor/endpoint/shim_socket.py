@@ -199,6 +199,9 @@ class ShimConnection(asyncio.Protocol):
             self._refuse("version", message + "restart the daemon with `coffer daemon restart`")
         elif scope is None:
             self._refuse("endpoint", f"there is no endpoint {hello.endpoint[:128]!r}")
+        elif not self._server.router.has_group(scope):
+            message = f"there is no group named {scope.group}, or it is disabled: see coffer group list"
+            self._refuse("endpoint", message)
         elif self._server.leaving:
             self._refuse("stopping", "the daemon is stopping")
         else:

@@ -47,6 +47,6 @@ def from_store(error: StoreError) -> ApiError:
 
 def from_credential(error: CredentialError) -> ApiError:
     """A missing or ill-named reference is the request's fault; a keychain that does not answer is not."""
-    fault = error.code in ("missing_credential", "invalid_name", "empty_secret")
+    fault = error.code in ("missing_credential", "invalid_name", "empty_secret", "invalid_secret")
     status = HTTPStatus.BAD_REQUEST if fault else HTTPStatus.SERVICE_UNAVAILABLE
     return ApiError(status, error.code, error.message, error.hint)

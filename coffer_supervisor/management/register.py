@@ -26,11 +26,27 @@ async def checked_server(request: Request, name: str, config: Any, *, allow_plai
         findings = secrets.find(name, typed)
         if findings:
             raise invalid("looks_like_secret", *secrets.refusal(findings))
+        _refuse_unfilled(name, typed)
     await _check_references(request, name, typed)
     if isinstance(typed, StdioServer) and not typed.path:
         path = request.caller_path or os.environ.get("PATH", _DEFAULT_PATH)
         typed = msgspec.structs.replace(typed, path=path)
     return typed
+
+
+def _refuse_unfilled(name: str, config: McpServerConfig) -> None:
+    """Arguments are not filled in, since every process can read them: a reference there would be sent as it stands."""
+    if not isinstance(config, StdioServer):
+        return
+    for number, word in enumerate(config.args, 1):
+        found = [reference for reference in references(word) if reference]
+        if found:
+            message = f"argument {number} of the server {name} holds ${{{found[0]}}}, but arguments are not filled in"
+            hint = (
+                f"Give it to the server in its environment: --env 'VARIABLE=${{{found[0]}}}'\n"
+                "(or --allow-plaintext, which passes the argument on as it stands)"
+            )
+            raise invalid("reference_in_argument", message, hint)
 
 
 async def _check_references(request: Request, name: str, config: McpServerConfig) -> None:

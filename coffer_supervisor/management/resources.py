@@ -15,9 +15,11 @@ from coffer_common.api import CreateResource, PatchResource, Removed, ResourceLi
 from coffer_common.resources import KINDS, Kind
 from coffer_supervisor.credentials import CredentialError, references
 from coffer_supervisor.management import register, views
+from coffer_supervisor.management.clients import check_members
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
 from coffer_supervisor.management.request import Answer, Management, Request
-from coffer_supervisor.store import Resource, StoreError
+from coffer_supervisor.store import Invalid, Resource, StoreError
+from coffer_supervisor.store.resources import checked_config
 
 
 async def list_all(request: Request) -> Answer:
@@ -50,8 +52,13 @@ async def create(request: Request) -> Answer:
     config: Any = wish.config
     if wish.kind == "credential":
         raise invalid("use_credentials", "a credential is stored with its secret", "PUT /api/v1/credentials/{ref}")
+    if wish.kind == "client" and "token_sha256" not in config:
+        raise invalid("use_clients", "a client is made with its token", "POST /api/v1/clients")
     if wish.kind == "mcp_server":
         config = await register.checked_server(request, wish.name, config, allow_plaintext=wish.allow_plaintext)
+    elif wish.kind in ("client", "group"):
+        config = checked_config(wish.kind, wish.name, config)
+        await check_members(request.management, wish.kind, wish.name, config)
     resource = await request.management.store.resources.create(
         wish.kind, wish.name, config, description=wish.description, enabled=wish.enabled, actor=request.actor
     )
@@ -74,6 +81,11 @@ async def patch(request: Request) -> Answer:
             if "command" in wish.config and "path" not in wish.config and request.caller_path:
                 config.pop("path", None)  # the new command is looked up where its giver finds it
             config = await register.checked_server(request, name, config, allow_plaintext=wish.allow_plaintext)
+        elif kind in ("client", "group"):
+            if "token_sha256" in wish.config:
+                raise invalid("use_rotate", "a client's token is not chosen", "POST /api/v1/clients/{name}/rotate")
+            config = checked_config(kind, name, config)
+            await check_members(request.management, kind, name, config)
     resource = await store.update(kind, name, config=config, description=wish.description, actor=request.actor)
     if wish.enabled is not None:
         resource = await _switched(request, wish.enabled)
@@ -85,10 +97,9 @@ async def delete(request: Request) -> Answer:
     """Removes it for good. A credential that a server refers to stays, unless ``?force=1``."""
     kind, name, management = request.kind, request.name, request.management
     if kind == "credential":
-        await remove_credential(request, name)
-    else:
-        await management.store.resources.delete(kind, name, actor=request.actor)
-        await changed(management, kind, name)
+        return Removed(removed=f"{kind}:{name}", broken=await remove_credential(request, name))
+    await management.store.resources.delete(kind, name, actor=request.actor)
+    await changed(management, kind, name)
     return Removed(removed=f"{kind}:{name}")
 
 
@@ -120,20 +131,39 @@ async def changed(management: Management, kind: Kind, name: str) -> None:
         await management.changed(kind, name)
 
 
-async def remove_credential(request: Request, name: str) -> None:
-    """The secret first: a row without a secret is mended by removing it again, a secret without a row is lost."""
+async def remove_credential(request: Request, name: str) -> list[str]:
+    """Removes secret and row; the servers that are broken by it (``?force=1``).
+
+    The secret first: a row without a secret is mended by removing it again, a secret without a row is lost. Only force
+    forgets the row while the keychain does not answer.
+    """
     management = request.management
-    await management.store.resources.get("credential", name)
+    forced = request.query.get("force") in ("1", "true")
+    try:
+        await management.store.resources.get("credential", name)
+    except Invalid:  # unreadable: all the more reason to remove it
+        pass
     users = await credential_users(management, name)
-    if users and request.query.get("force") not in ("1", "true"):
+    if users and not forced:
         message = f"the credential {name} is used by {', '.join(users)}"
-        raise ApiError(HTTPStatus.CONFLICT, "in_use", message, "Change or remove those first, or force it.")
+        raise ApiError(
+            HTTPStatus.CONFLICT, "in_use", message, "Change or remove those first, or use --force: they fail."
+        )
     try:
         await management.vault.delete(name)
     except CredentialError as error:
-        raise from_credential(error) from error
+        if not forced:
+            raise from_credential(error) from error
     await management.store.resources.delete("credential", name, actor=request.actor)
     await changed(management, "credential", name)
+    await renew_users(management, name)
+    return users
+
+
+async def renew_users(management: Management, name: str) -> None:
+    """Has the servers that refer to a credential start again, with what it is now, once their calls have drained."""
+    for server in await credential_users(management, name):
+        management.supervision.renew(server)
 
 
 async def credential_users(management: Management, name: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from coffer_common.api import PREFIX
 from coffer_common.resources import MIB
-from coffer_supervisor.management import credentials, daemon, logs, ps, resources, servers
+from coffer_supervisor.management import clients, credentials, daemon, logs, ps, resources, servers
 from coffer_supervisor.management.request import Handler
 
 Permission = Literal["open", "token"]
@@ -60,12 +60,17 @@ ROUTES: Final[tuple[Route, ...]] = (
     _route("DELETE", "/resources/{kind}/{name}", resources.delete),
     _route("POST", "/resources/{kind}/{name}/enable", resources.enable),
     _route("POST", "/resources/{kind}/{name}/disable", resources.disable),
+    _route("POST", "/clients", clients.create),
+    _route("POST", "/clients/{name}/rotate", clients.rotate),
     _route("GET", "/ps", ps.list_all),
     _route("GET", "/ps/{name}", ps.show),
     _route("DELETE", "/ps/calls/{id}", ps.kill),
+    _route("GET", "/credential-store", credentials.store),
+    _route("POST", "/credential-store/use-file", credentials.use_file),
     _route("GET", "/credentials/{ref}", credentials.get),
     _route("PUT", "/credentials/{ref}", credentials.put),
     _route("DELETE", "/credentials/{ref}", credentials.delete),
+    _route("POST", "/credentials/{ref}/reveal", credentials.reveal),
     _route("GET", "/audit", logs.audit),
     _route("GET", "/invocations", logs.invocations),
     _route("GET", "/retention/policies", logs.policies),

@@ -100,6 +100,8 @@ async def test_what_is_open_and_what_is_not(door: Daemon, raw: RawHttp) -> None:
 
 async def test_a_clients_own_token_and_its_scope(door: Daemon, raw: RawHttp) -> None:
     """K12: a client enters where its scope allows, by header or path; another client's session is not there for it."""
+    server = {"kind": "mcp_server", "name": "a", "config": {"transport": "stdio", "command": "true"}, "enabled": False}
+    await door.call("POST", "/resources", server)
     for name, servers in (("one", ["a"]), ("two", None)):
         digest = hashlib.sha256(f"token-{name}".encode()).hexdigest()
         config = {"token_sha256": digest} | ({} if servers is None else {"servers": servers})

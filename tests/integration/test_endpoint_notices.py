@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from coffer_common import protocol
+from coffer_common.resources import GroupConfig
 from coffer_supervisor.core.calls import Principal, Scope
 from coffer_supervisor.core.subscriptions import KINDS
 from coffer_supervisor.endpoint.notices import Hearer, Notices
+from coffer_supervisor.scoping import Scoping
 from tests.support.wait import wait_for
 
 EVERYONE, NARROW = Principal("local", "local"), Principal("client:a", "a", frozenset({"a"}))
@@ -35,7 +37,9 @@ class Ear(Hearer):
 
 @pytest.fixture
 def notices() -> Any:
-    made = Notices()
+    scoping = Scoping()
+    scoping.set_groups({"g": GroupConfig(servers=("b",)), "other": GroupConfig(servers=("a",))})
+    made = Notices(lambda principal, scope, server: scoping.narrowing(principal, scope).server(server))
     yield made
     made.close()
 
@@ -48,6 +52,8 @@ async def test_a_change_is_told_to_those_it_concerns(notices: Notices) -> None:
             ("all", EVERYONE, AGGREGATE),
             ("narrow", NARROW, AGGREGATE),
             ("group", EVERYONE, GROUP),
+            ("other group", EVERYONE, Scope("/groups/other/mcp", group="other")),
+            ("no group", EVERYONE, Scope("/groups/gone/mcp", group="gone")),
             ("a", EVERYONE, A),
             ("b", EVERYONE, B),
         )
@@ -113,3 +119,14 @@ async def test_session_notices_go_to_their_sessions(notices: Notices) -> None:
     notices.session_notice("a", ("two", "all", "nobody"), "notifications/message", b'{"n":1}')
     notices.session_notice("a", (), "notifications/message", b'{"n":2}')
     assert [[m["params"]["n"] for m in ear.heard] for ear in ears] == [[2], [1, 2], [], []]
+
+
+async def test_a_changed_group_is_told_at_its_endpoint_only(notices: Notices) -> None:
+    """Those who listen at a group's endpoint hear when the group itself changes; nobody else does."""
+    group, other = Ear("group", EVERYONE, GROUP), Ear("all", EVERYONE, AGGREGATE)
+    notices.add(group)
+    notices.add(other)
+    notices.group_changed("g")
+    await wait_for(lambda: len(group.heard) == 3)
+    assert sorted(group.methods) == [f"notifications/{kind}/list_changed" for kind in ("prompts", "resources", "tools")]
+    assert other.heard == []

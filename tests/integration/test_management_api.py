@@ -98,6 +98,12 @@ def test_every_kind_goes_through_one_path(daemon: Daemon) -> None:
     assert made["ref"] == "client:cursor"
     assert SHA not in json.dumps(made)
     group = {"kind": "group", "name": "work", "config": {"servers": ["files"]}, "description": "at work"}
+    unknown = refused(daemon, "POST", "/resources", group)
+    assert unknown.code == "unknown_server"
+    assert "files" in str(unknown)
+    for name in ("files", "git"):
+        server = {"kind": "mcp_server", "name": name, "config": {"transport": "stdio", "command": "true"}}
+        daemon.api("POST", "/resources", {**server, "enabled": False})
     daemon.api("POST", "/resources", group)
     assert refused(daemon, "POST", "/resources", group).status == 409
     assert refused(daemon, "POST", "/resources", {**group, "name": "bad name"}).status == 400
@@ -106,7 +112,8 @@ def test_every_kind_goes_through_one_path(daemon: Daemon) -> None:
     assert changed["description"] == "at work"
     assert daemon.api("POST", "/resources/group/work/disable")["enabled"] is False
     assert daemon.api("POST", "/resources/group/work/enable")["enabled"] is True
-    assert [one["ref"] for one in daemon.api("GET", "/resources")["resources"]] == ["client:cursor", "group:work"]
+    refs = [one["ref"] for one in daemon.api("GET", "/resources")["resources"]]
+    assert refs == ["client:cursor", "group:work", "mcp_server:files", "mcp_server:git"]
     assert daemon.api("DELETE", "/resources/group/work") == {"removed": "group:work"}
     assert refused(daemon, "DELETE", "/resources/group/work").status == 404
     credential = {"kind": "credential", "name": "x", "config": {"backend": "file", "updated_at": ""}}
