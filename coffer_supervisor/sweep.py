@@ -1,8 +1,8 @@
 """Ends what a crash of everything left behind, from the PID records, before anything is started.
 
 Owns the proof that a process is the one recorded: a reused PID is left alone. Runs only while this
-daemon holds the lock that makes it single, so that no record belongs to a living worker. Blocks (reads
-``/proc``, waits for exits): call it in a thread.
+daemon holds the lock that makes it single, so that no record belongs to a living worker; later on only
+for a worker that has ended without cleaning up. Blocks (reads ``/proc``, waits for exits): call it in a thread.
 """
 
 import logging
@@ -34,14 +34,17 @@ class Swept:
     pids: tuple[int, ...]
 
 
-def sweep(folder: Path) -> list[Swept]:
+def sweep(folder: Path, *, worker: int | None = None) -> list[Swept]:
     """Kill what the records of ``folder`` prove to be left over, with all below it; remove the records.
 
-    A record whose processes do not die in time is kept for the next start. A file that is no record is
-    removed. Returns what was killed, a row for each record that had living processes.
+    ``worker``: only the records that a worker of that PID wrote, which has ended; for while others live. A record
+    whose processes do not die in time is kept for the next start. A file that is no record is removed. Returns what
+    was killed, a row for each record that had living processes.
     """
     swept: list[Swept] = []
     for path, record in pidrecord.read_all(folder):
+        if worker is not None and (record is None or record.worker_pid != worker or _is_worker(record)):
+            continue
         if record is None:
             log.warning("removing %s: it is no PID record", path)
             pidrecord.remove(path)

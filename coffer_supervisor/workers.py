@@ -17,7 +17,7 @@ import msgspec
 from coffer_common import forkproto, frames
 from coffer_common.paths import Home
 from coffer_common.version import VERSION
-from coffer_supervisor import templates
+from coffer_supervisor import sweep, templates
 from coffer_supervisor.channel import Channel, Peer
 from coffer_supervisor.core import lifecycle_words as words
 from coffer_supervisor.core.catalogue import Catalogues
@@ -172,6 +172,12 @@ class Workers:
     def _exited(self, exit_: WorkerExit) -> None:
         if (upstream := self.upstreams.get(exit_.name)) is not None:
             self.event(upstream, words.Exited(exit_.incarnation, f"its worker ended: {exit_.reason}"))
+        if exit_.status != 0:
+            self.background(self._sweep(exit_.pid), f"sweep after {exit_.name}")
+
+    async def _sweep(self, pid: int) -> None:
+        """A worker that was killed could not take away its records of processes, nor see that they are gone."""
+        await asyncio.to_thread(sweep.sweep, self._home.upstream_pids, worker=pid)
 
     async def _watch(self) -> None:
         """Once a second: who has gone silent, or stands still."""

@@ -50,6 +50,8 @@ async def test_a_killed_worker_fails_its_calls_alone_and_is_replaced(heart: Beat
     assert _life(heart, "one").incarnation == incarnation + 1
     assert (view.restarts, "signal 9" in view.last_error) == (1, True)
     assert [row.status for row in await heart.rows(3)].count("error") == 1
+    records = heart.heart.home.upstream_pids
+    await wait_for(lambda: len(list(records.iterdir())) == 2, what="one record for each living upstream process")
 
 
 @pytest.mark.slow

@@ -105,6 +105,22 @@ def test_a_process_that_is_no_worker_any_more_is_left_alone(start: Start, tmp_pa
     assert alive(other.pid)
 
 
+def test_after_one_workers_end_only_its_records_are_looked_at(start: Start, tmp_path: Path) -> None:
+    """While others live: neither their upstreams nor files that may just be written are touched."""
+    left, others = start("sleep", "600", cookie=COOKIE), start("sleep", "601", cookie="other" * 6)
+    ended = subprocess.Popen(["sleep", "0"])
+    ended.wait()
+    living = start(sys.executable, "-c", "import time; time.sleep(600)  # coffer-worker: on")
+    born = psutil.Process(living.pid).create_time()
+    pidrecord.write(tmp_path, record(left, worker_pid=ended.pid, worker_create_time=1.0))
+    kept = pidrecord.write(tmp_path, record(others, cookie="other" * 6, worker_pid=living.pid, worker_create_time=born))
+    (tmp_path / "half.json").write_bytes(b"{")
+    assert sweep(tmp_path, worker=ended.pid) == [Swept("up", (left.pid,))]
+    assert sweep(tmp_path, worker=living.pid) == [], "a PID that lives has been reused"
+    assert alive(others.pid) and alive(living.pid)
+    assert {path.name for path in tmp_path.iterdir()} == {kept.name, "half.json"}
+
+
 def test_what_is_no_record_is_removed(tmp_path: Path) -> None:
     """An empty or half-written file stops nothing."""
     (tmp_path / "up.json").write_bytes(b'{"server":')

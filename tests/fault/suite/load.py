@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -53,7 +54,7 @@ class Load:
         """Call until end of file on stdin."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        loop.add_reader(0, lambda: None if sys.stdin.buffer.raw.read(64) else ended.set())
+        loop.add_reader(0, lambda: None if os.read(0, 64) else ended.set())
         begin = time.monotonic()
         while not ended.is_set():
             due = begin + self._number / rate
