@@ -95,11 +95,14 @@ class Lists:
 
     # ---- when
 
-    def announced(self, connection: Connection, session: str, kind: str) -> None:
-        """The upstream says that its lists of a kind (``tools``, ...) changed: read soon, but not ever faster."""
+    def announced(self, connection: Connection, session: str, kind: str, *, busy: bool) -> None:
+        """The upstream says that its lists of a kind (``tools``, ...) changed: read soon, but not ever faster.
+
+        ``busy``: calls are under way, one of which may have changed them.
+        """
         pace = self._pace.setdefault(connection.number, Pace())
         self._announced.setdefault(connection.number, set()).add(kind)
-        at = pace.announced(self._loop.time())
+        at = pace.announced(self._loop.time(), busy=busy)
         if connection.number not in self._timers and at is not None:
             self._timers[connection.number] = self._loop.call_at(at, self._due, connection, session)
 

@@ -273,10 +273,11 @@ class Runner:
         member = self._connections.pool.members.get(connection.number)
         if not connection.negotiated or member is None or not self._subscribing.heard(connection, params):
             return
+        busy = self._connections.pool.working(self._loop.time())
         if self._lists.primary.get(connection.hop.era) is connection:
-            self._lists.announced(connection, "", kind)
+            self._lists.announced(connection, "", kind, busy=busy)
         elif member.key.session not in (SPARE, SHARED):
-            self._lists.announced(connection, member.key.session, kind)
+            self._lists.announced(connection, member.key.session, kind, busy=busy)
 
     def _pass_message_on(self, connection: Connection, params: bytes) -> None:
         """A log message reaches clients of the pass-through endpoint only, and only where it is certain whose it is."""

@@ -15,34 +15,35 @@ QUIET: Final = 60.0
 ECHO: Final = 3.0
 """An announcement this soon after our reading may be the reading's own doing."""
 PATIENCE: Final = 32
-"""So often in a row one that was believed may say so, and nothing differs."""
+"""So often in a row one that is believed may announce, soon after a reading, what is no change."""
 
 
 class Pace:
     """One upstream connection's re-reads. Times are monotonic seconds.
 
-    An upstream earns belief by an announcement that no reading of ours explains, and loses it by `PATIENCE` of them
-    in a row that readings could explain and that changed nothing.
+    An upstream earns belief by an announcement that has another cause than our reading: nothing was read lately, or a
+    call is under way. It loses belief by `PATIENCE` fruitless ones in a row; then only the first cause restores it.
     """
 
     def __init__(self) -> None:
+        self.believed = False
+        self.due: float | None = None
         self._gap = FIRST
         self._last: float | None = None
         self._reading = False
         self._explained = False
-        self._echoes = PATIENCE
-        self.due: float | None = None
+        self._fruitless = 0
 
-    @property
-    def believed(self) -> bool:
-        """Whether an announcement counts although nothing differs."""
-        return self._echoes < PATIENCE
+    def announced(self, now: float, *, busy: bool = False) -> float:
+        """The upstream says its lists changed; returns when to read (kept in ``due`` until ``read``).
 
-    def announced(self, now: float) -> float:
-        """The upstream says its lists changed; returns when to read (kept in ``due`` until ``read``)."""
+        ``busy``: calls are under way, one of which may have changed them.
+        """
         explained = self._reading or (self._last is not None and now - self._last <= ECHO)
         if not explained:
-            self._echoes = 0
+            self.believed, self._fruitless = True, 0
+        elif busy and self._fruitless < PATIENCE:
+            self.believed = True
         if self._last is not None and now - self._last > QUIET:
             self._gap = FIRST
         if self.due is None:
@@ -59,10 +60,11 @@ class Pace:
     def read(self, now: float, *, changed: bool) -> None:
         """The lists were read; ``changed``: they differ from before."""
         self._reading, self._last = False, now
-        if not changed and self._explained:
-            self._echoes = min(self._echoes + 1, PATIENCE)
-        elif changed and self.believed:
-            self._echoes = 0
+        if changed and self.believed:
+            self._fruitless = 0
+        elif not changed and self._explained:
+            self._fruitless = min(self._fruitless + 1, PATIENCE)
+            self.believed = self.believed and self._fruitless < PATIENCE
         self._explained = False
         if self.believed:
             self._gap = SHORT

@@ -16,6 +16,7 @@ from coffer_worker.core.relay import Refusal
 
 SPARE: Final = "\0spare"
 SHARED: Final = ""
+RECENT: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,10 @@ class Pool:
         """The connections to close: nothing depends on them, and nothing has for the idle time."""
         limit = self.limits.idle_close_seconds
         return [m for m in self.members.values() if not m.busy and now - m.last_used >= limit]
+
+    def working(self, now: float) -> bool:
+        """Whether a call runs on any connection, or has just ended: what the upstream then says may be its doing."""
+        return any(m.calls or (m.answered and now - m.last_used <= RECENT) for m in self.members.values())
 
     def next_idle(self) -> float | None:
         """When the first connection may become idle for long enough."""

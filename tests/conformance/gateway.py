@@ -55,9 +55,9 @@ def add_client(daemon: Daemon) -> str:
 
 
 @contextmanager
-def gateway(upstreams: Mapping[str, Mapping[str, Any]], daemon: Daemon | None = None) -> Iterator[dict[str, str]]:
-    """A daemon with these upstreams, warmed in both eras: name -> pass-through URL with the token in its path."""
-    running = daemon or Daemon()
+def gateway(upstreams: Mapping[str, Mapping[str, Any]], *, warmed: bool = True) -> Iterator[dict[str, str]]:
+    """A daemon with these upstreams: name -> pass-through URL with the token in its path."""
+    running = Daemon()
     running.start()
     try:
         token = add_client(running)
@@ -66,7 +66,7 @@ def gateway(upstreams: Mapping[str, Mapping[str, Any]], daemon: Daemon | None = 
         for name in upstreams:
             running.wait_state(name, bound=40)
         urls = {name: running.url(f"/key/{token}/servers/{name}/mcp") for name in upstreams}
-        for url in urls.values():
+        for url in urls.values() if warmed else ():
             asyncio.run(warm(url))
         yield urls
     finally:

@@ -84,7 +84,14 @@ def server(suite: Suite, url: str, requirements: str, folder: Path, timeout: flo
 
 
 def client(
-    suite: Suite, command: str, scenario: str, requirements: str, folder: Path, env: Mapping[str, str], timeout: float
+    suite: Suite,
+    command: str,
+    scenario: str,
+    requirements: str,
+    folder: Path,
+    *,
+    timeout: float,
+    env: Mapping[str, str],
 ) -> Run:
     """Run one client scenario with `command` as the client; the command's own exit code is not judged."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -231,6 +231,16 @@ async def test_a_change_is_seen_and_published(tmp_path: Path, era: str) -> None:
         await wait_for(lambda: "tool:fresh" not in worker.catalogue(era))
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_the_upstream_announces_is_told_though_nothing_differs(tmp_path: Path, era: str) -> None:
+    """A change that was undone before the lists were read is a change all the same: once, and of that kind alone."""
+    by = caller(MODERN if era == "modern" else "2025-11-25")
+    async with Worker.start(tmp_path, server_config(fake("--era", era))) as worker:
+        await worker.call("announce", {"kind": "prompts"}, by)
+        await wait_for(lambda: any(frame.announced for frame in worker.all(frames.Catalogue)))
+        assert [frame.announced for frame in worker.all(frames.Catalogue)] == [(), ("prompts",)]
+
+
 @pytest.mark.parametrize("delay", ["5", "600"])
 async def test_listing_that_causes_list_changed_stays_bounded(tmp_path: Path, delay: str) -> None:
     """C10: the rate is bounded, and an unchanged catalogue is not announced again."""

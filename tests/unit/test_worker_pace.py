@@ -71,6 +71,16 @@ def test_an_announcement_while_we_read_is_explained_by_the_reading() -> None:
     assert not pace.believed
 
 
+def test_an_announcement_while_calls_are_under_way_may_be_their_doing() -> None:
+    """A tool that changes the lists right after they were read is believed, until it has cried wolf too often."""
+    pace, now = opened(), 0.0
+    for turn in range(PATIENCE + 3):
+        now = pace.announced(now, busy=True)
+        assert pace.believed == (turn < PATIENCE)
+        pace.began()
+        pace.read(now, changed=False)
+
+
 def test_belief_ends_with_patience_and_comes_back_with_a_change_of_ways() -> None:
     pace, now = opened(), 100.0
     for _ in range(PATIENCE + 1):
@@ -79,7 +89,7 @@ def test_belief_ends_with_patience_and_comes_back_with_a_change_of_ways() -> Non
         pace.began()
         pace.read(now, changed=False)
     assert not pace.believed
-    assert pace.announced(now) == now + 1.0
+    assert pace.announced(now, busy=True) == now + 1.0
     pace.began()
     pace.read(now + 1.0, changed=True)
     assert not pace.believed

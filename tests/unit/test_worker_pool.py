@@ -128,3 +128,14 @@ def test_idle_connections_are_closed_unless_something_depends_on_them() -> None:
     member.subscriptions = 1
     assert it.idle(15.0) == []
     assert it.next_idle() is None
+
+
+def test_what_an_upstream_says_may_be_the_doing_of_a_call_that_runs_or_has_just_ended() -> None:
+    it = pool()
+    member = opened(it, by(), 1, now=10.0)
+    assert not it.working(10.0)
+    member.calls = 1
+    assert it.working(10.0)
+    member.calls, member.answered, member.last_used = 0, 1, 11.0
+    assert it.working(11.5)
+    assert not it.working(12.5)
