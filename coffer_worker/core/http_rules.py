@@ -211,8 +211,11 @@ def redirected(url: str, status: int, location: str | None, method: str) -> str 
     """
     if not location or (status not in (307, 308) and not (method == "GET" and status in (301, 302, 303))):
         return None
-    target = urljoin(url, location)
-    own, new = urlsplit(url).netloc, urlsplit(target).netloc
+    try:
+        target = urljoin(url, location)
+        own, new = urlsplit(url).netloc, urlsplit(target).netloc
+    except ValueError:
+        return None
     # A location that brings a user name of its own would make HTTP send that as a credential.
     return target if same_origin(url, target) and (new == own or "@" not in new) else None
 

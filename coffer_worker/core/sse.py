@@ -38,13 +38,13 @@ class Events:
         self._type = b""
         self._data: list[bytes] = []
         self._size = 0
-        self._over = 0
+        self._over = False
         self._skipping = False
         self.last_id = b""
         self.retry: int | None = None
 
     def feed(self, chunk: bytes) -> list[Event | TooLong]:
-        """The events that ``chunk`` completes; a TooLong in the place of one that passed the limit."""
+        """The events that ``chunk`` completes; a TooLong as soon as one has passed the limit."""
         out: list[Event | TooLong] = []
         if self._after_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
@@ -52,13 +52,13 @@ class Events:
             self._after_cr = chunk[-1:] == b"\r"
         for piece in chunk.splitlines(keepends=True):
             if piece[-1] not in b"\r\n":
-                self._hold(piece)
+                self._hold(piece, out)
                 continue
             text = piece.rstrip(b"\r\n")
             if not self._line and not self._skipping:
                 self._end_line(text, out)
                 continue
-            self._hold(text)
+            self._hold(text, out)
             line, self._line = bytes(self._line), bytearray()
             if self._skipping:
                 self._skipping = False
@@ -66,33 +66,39 @@ class Events:
                 self._end_line(line, out)
         return out
 
-    def _hold(self, text: bytes) -> None:
-        """The beginning of a line; of one that is over the limit only the size is kept."""
+    def _hold(self, text: bytes, out: list[Event | TooLong]) -> None:
+        """The beginning of a line; nothing is kept of one that is over the limit."""
         if self._skipping:
-            self._over += len(text)
             return
         self._line += text
         if len(self._line) > self._limit + _FIELD_BYTES:
-            self._over += len(self._line)
+            self._too_long(len(self._line), out)
             self._line, self._skipping = bytearray(), True
+
+    def _too_long(self, size: int, out: list[Event | TooLong]) -> None:
+        """Told once for an event, as soon as it is known."""
+        if not self._over:
+            self._over = True
+            out.append(TooLong(None, size, final=True))
+        self._data = []
 
     def _end_line(self, line: bytes, out: list[Event | TooLong]) -> None:
         if self._first:
             self._first = False
             line = line.removeprefix(BOM)
         if line:
-            self._field(line)
+            self._field(line, out)
         else:
             self._dispatch(out)
 
-    def _field(self, line: bytes) -> None:
+    def _field(self, line: bytes, out: list[Event | TooLong]) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
             self._size += len(value)
             self._data.append(value)
-            if self._size > self._limit:
-                self._over, self._size, self._data = self._over + self._size, 0, []
+            if self._size > self._limit or self._over:
+                self._too_long(self._size, out)
         elif name == b"event":
             self._type = value
         elif name == b"id" and b"\0" not in value:
@@ -101,13 +107,11 @@ class Events:
             self.retry = int(value)
 
     def _dispatch(self, out: list[Event | TooLong]) -> None:
-        if self._over:
-            out.append(TooLong(None, self._over, final=True))
-        elif self._data:
+        if self._data:
             out.append(Event(self._type or b"message", b"\n".join(self._data), self.last_id))
-        self._type, self._data, self._size, self._over = b"", [], 0, 0
+        self._type, self._data, self._size, self._over = b"", [], 0, False
 
     def restart(self) -> None:
         """The stream broke and another one goes on after ``last_id``: what was half received is dropped."""
         self._line, self._after_cr, self._first, self._skipping = bytearray(), False, True, False
-        self._type, self._data, self._size, self._over = b"", [], 0, 0
+        self._type, self._data, self._size, self._over = b"", [], 0, False

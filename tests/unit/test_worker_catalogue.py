@@ -139,3 +139,12 @@ def test_hints_of_all_pages_together() -> None:
     assert catalogue.narrowest([public], "legacy") == (100, "private")
     assert catalogue.narrowest([Page([], None)], "modern") == (-1, "private")
     assert catalogue.narrowest([], "modern") == (-1, "private")
+
+
+def test_tools_that_cannot_be_called_over_http_are_left_out_with_their_reason() -> None:
+    good = {"name": "a", "inputSchema": SCHEMA}
+    bad = {"name": "b", "inputSchema": {**SCHEMA, "properties": {"x": {"type": "array", "x-mcp-header": "X"}}}}
+    found = catalogue.callable_over_http(made(TOOL, good, bad, {"name": "c"}, upstream="modern"))
+    assert [entry.key for entry in found.entries] == ["a"]
+    assert len(found.left_out) == 2
+    assert "'b'" in found.left_out[1]

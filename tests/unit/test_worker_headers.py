@@ -61,3 +61,57 @@ def test_headers_must_agree_with_the_arguments(arguments: Any, sent: dict[str, s
 @pytest.mark.parametrize("params", [b"[]", b'{"arguments":"\xff"}'])
 def test_what_cannot_be_read_is_left_to_the_upstream(params: bytes) -> None:
     assert headers.mismatch(WANTED, params, {}) is None
+
+
+# ---- towards an upstream
+
+
+def test_arguments_are_repeated_for_an_upstream() -> None:
+    """E09: strings, integers and booleans; base64 where plain text would not survive; null and absent have none."""
+    arguments = {"region": "é", "deep": {"n": True}}
+    params = json.dumps({"name": "t", "arguments": arguments}).encode()
+    assert headers.repeated(WANTED, params) == {"mcp-param-region": "=?base64?w6k=?=", "mcp-param-n": "true"}
+    assert headers.repeated(WANTED, b'{"arguments":{"region":null,"deep":[1]}}') == {}
+    assert headers.repeated(WANTED, b"{}") == {}
+    assert headers.repeated(WANTED, b'{"arguments":"\xff"}') == {}
+
+
+def annotated(**more: Any) -> dict[str, Any]:
+    return {"type": "string", "x-mcp-header": "A", **more}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"properties": {"a": annotated(), "b": {"properties": {"c": annotated(**{"x-mcp-header": "B"})}}}},
+        {"properties": {"x-mcp-header": {"type": "string"}}},
+        {"properties": {"a": {"type": "string", "default": {"x-mcp-header": ""}}}},
+        {"properties": "none", "allOf": "none", "$defs": [], "items": True},
+    ],
+)
+def test_annotations_in_order(schema: Any) -> None:
+    assert headers.malformed(json.dumps(schema).encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (annotated(), "through properties alone"),
+        ({"items": annotated()}, "through properties alone"),
+        ({"anyOf": [{"properties": {"a": annotated()}}]}, "through properties alone"),
+        ({"$defs": {"x": annotated()}}, "through properties alone"),
+        ({"properties": {"a": {"type": "array", "items": annotated()}}}, "through properties alone"),
+        ({"properties": {"a": annotated(**{"x-mcp-header": ""})}}, "no header name"),
+        ({"properties": {"a": annotated(**{"x-mcp-header": "a b"})}}, "no header name"),
+        ({"properties": {"a": annotated(**{"x-mcp-header": 7})}}, "no header name"),
+        ({"properties": {"a": annotated(type="number")}}, "no string, integer or boolean"),
+        ({"properties": {"a": annotated(type=["string"])}}, "no string, integer or boolean"),
+        ({"properties": {"a": annotated(), "b": annotated(**{"x-mcp-header": "a"})}}, "the same"),
+    ],
+)
+def test_annotations_that_make_a_tool_unusable(schema: Any, why: str) -> None:
+    """A client over HTTP leaves such tools out."""
+    found = headers.malformed(json.dumps(schema).encode())
+    assert found is not None
+    assert why in found

@@ -151,3 +151,26 @@ def test_counts_add_up_whatever_the_order_of_ends(order: list[int]) -> None:
     for position in order:
         relay.finish(flights[position])
     assert (len(relay), relay.in_flight, relay.queued) == (0, 0, 0)
+
+
+def test_a_call_that_was_surely_not_executed_goes_once_more_and_only_once() -> None:
+    relay = Relay("up", Limits())
+    flight = admit(relay, 5)
+    assert not relay.once_more(flight)
+    first = relay.number()
+    relay.sent(flight, 1, first, 0.0, keep=True)
+    assert relay.once_more(flight)
+    assert (flight.stage, relay.progress(1, first, 1.0), relay.of_connection(1)) == ("waiting", None, [])
+    second = relay.number()
+    relay.sent(flight, 1, second, 2.0, keep=True)
+    assert relay.progress(1, second, 3.0) is flight
+    assert not relay.once_more(flight)
+    relay.finish(flight)
+    assert len(relay) == 0
+
+
+def test_a_call_whose_params_were_not_kept_cannot_go_again() -> None:
+    relay = Relay("up", Limits())
+    flight = admit(relay, 5)
+    sent(relay, flight)
+    assert not relay.once_more(flight)

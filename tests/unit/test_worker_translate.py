@@ -293,3 +293,10 @@ def test_a_malformed_error_is_still_an_error(raw: bytes) -> None:
     failure = translate.error("tools/call", raw, "legacy", RAW, "t")
     assert failure.code == -32603
     assert "malformed" in failure.message
+
+
+def test_the_code_of_an_error() -> None:
+    assert translate.code_of(b'{"code":-32020,"message":"m"}') == -32020
+    assert translate.code_of(b'{"message":"m"}') == 0
+    assert translate.code_of(b'{"code":"x"}') == 0
+    assert translate.code_of(b"[]") == 0
