@@ -17,7 +17,7 @@ LIMIT = 2560
 class Small(KeyringBackend):
     """Refuses more than 2560 bytes of UTF-16 an entry; ``writes`` more are taken before the machine loses power."""
 
-    priority = 1  # type: ignore[assignment]
+    priority = 1
 
     def __init__(self) -> None:
         super().__init__()
