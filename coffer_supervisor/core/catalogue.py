@@ -1,7 +1,8 @@
 """What every upstream offers, as one list for each endpoint, era and principal: curated, in order, in pages.
 
 Owns the catalogues that workers sent, the choices of what is switched on, and the joined pages made of both.
-Never decodes an entry, never reads a clock or a database: times (monotonic seconds) and choices are passed in.
+Never decodes an entry (save to compare two eras' lists once), never reads a clock or a database: times (monotonic
+seconds) and choices are passed in.
 Source: MCP server features (tools, resources, prompts: listing), utilities/pagination, caching hints.
 """
 
@@ -190,12 +191,20 @@ class Catalogues:
         return frozenset() if server is None else self._changed(_seen(server), {})
 
     def put(self, name: str, era: Era, base: Base) -> frozenset[str]:
-        """A complete catalogue from the discovery connection of ``era``."""
+        """A complete catalogue from the discovery connection of ``era``.
+
+        The first of an era replaces the other era's, which was shown until then: that members stand in another order
+        is no change that anyone need be told of.
+        """
         server = self.servers[name]
-        before = _seen(server)
+        before, first = _seen(server), era not in server.bases
         server.bases[era] = base
         server.waiting = False
-        return self._changed(before, _seen(server))
+        after = _seen(server)
+        kinds = self._changed(before, after)
+        if first and kinds:
+            kinds = frozenset(KIND_OF[t] for t in TYPES if _decoded(before.get(t)) != _decoded(after.get(t)))
+        return kinds
 
     def overlay(self, name: str, session: str, base: Base) -> frozenset[str]:
         """A complete catalogue that one session alone sees."""
@@ -285,6 +294,16 @@ def _seen(server: Server) -> dict[CapabilityType, object]:
         if any(shapes):
             found[type_] = shapes
     return found
+
+
+def _decoded(shapes: object) -> object:
+    """Shapes without regard to the order of members; as they are, where an entry cannot be decoded."""
+    if not isinstance(shapes, list):
+        return shapes
+    try:
+        return [[(key, msgspec.json.decode(form)) for key, form in shape] for shape in shapes]
+    except msgspec.MsgspecError:
+        return shapes
 
 
 def _shape(server: Server, base: Base | None, type_: CapabilityType, era: Era) -> list[tuple[str, bytes]]:

@@ -131,6 +131,28 @@ def test_an_unchanged_catalogue_is_no_change() -> None:
     assert found.put("a", "modern", again) == frozenset(), "the other era sees the same"
 
 
+def test_the_other_order_of_members_in_another_era_is_no_change() -> None:
+    """C10: a legacy client that was shown the modern list is not told when its own era's says the same."""
+    found = Catalogues()
+    found.register("a", on=True, auto_enable=True, choices={})
+
+    def base(form: bytes) -> Base:
+        return Base([CatalogueEntry("tool", "x", "a__x", form)])
+
+    found.put("a", "modern", base(b'{"name":"x","inputSchema":{}}'))
+    assert found.put("a", "legacy", base(b'{"inputSchema":{},"name":"x"}')) == frozenset()
+    assert page(found, naming="raw")["tools"] == [{"inputSchema": {}, "name": "x"}]
+    assert b'{"inputSchema":{},"name":"x"}' in found.page(Query("tool", "raw", "legacy"), None, 0.0)
+
+
+def test_lists_that_cannot_be_decoded_are_compared_as_they_are() -> None:
+    found = Catalogues()
+    found.register("a", on=True, auto_enable=True, choices={})
+    broken = CatalogueEntry("tool", "x", "a__x", b'{"name":"\\ud800"}')
+    assert found.put("a", "modern", Base([broken])) == {"tools"}
+    assert found.put("a", "legacy", Base([entry("a", "x")])) == {"tools"}
+
+
 @pytest.mark.parametrize(
     ("type_", "kind"), [("tool", "tools"), ("prompt", "prompts"), ("resource", "resources"), ("template", "resources")]
 )
