@@ -24,8 +24,13 @@ _LIMITS: Final = {
     "line": "line_bytes",
     "connections": "max_connections",
     "idle-close": "idle_close_seconds",
+    "max-rss": "max_rss_bytes",
+    "max-processes": "max_processes",
+    "max-calls": "in_flight",
 }
-_WHOLE: Final = frozenset({"rounds", "in_flight", "queue", "line_bytes", "max_connections"})
+_WHOLE: Final = frozenset(
+    {"rounds", "in_flight", "queue", "line_bytes", "max_connections", "max_rss_bytes", "max_processes"}
+)
 _SUFFIXES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "k": 1024, "M": 1024**2, "G": 1024**3}
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhkMG]?)(?:i?B)?")
 LIMIT_HELP: Final = f"A limit, NAME=VALUE (off for none). Names: {', '.join(_LIMITS)}. Seconds, bytes (64M) or counts."

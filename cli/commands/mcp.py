@@ -34,6 +34,14 @@ Isolation = Annotated[
     str | None, typer.Option("--isolation", help="auto, session (a connection for each session) or shared.")
 ]
 Limit = Annotated[list[str] | None, typer.Option("--limit", metavar="NAME=VALUE", help=LIMIT_HELP)]
+MaxRss = Annotated[
+    str | None,
+    typer.Option("--max-rss", metavar="SIZE", help="End it when it takes more memory: 500M; off for no cap."),
+]
+MaxProcesses = Annotated[
+    str | None, typer.Option("--max-processes", metavar="N", help="End it when it has more processes; off for no cap.")
+]
+MaxCalls = Annotated[str | None, typer.Option("--max-calls", metavar="N", help="How many calls it gets at a time.")]
 Description = Annotated[str | None, typer.Option("--description", help="A line for yourself.")]
 AutoEnable = Annotated[
     bool | None, typer.Option("--auto-enable/--no-auto-enable", help="Whether tools it gets later are switched on.")
@@ -57,6 +65,9 @@ def add(
     header: Header = None,
     isolation: Isolation = None,
     limit: Limit = None,
+    max_rss: MaxRss = None,
+    max_processes: MaxProcesses = None,
+    max_calls: MaxCalls = None,
     description: Description = None,
     auto_enable: AutoEnable = None,
     progress: Progress_ = None,
@@ -74,7 +85,7 @@ def add(
     if url is not None and (env or cwd):
         raise usage("--env and --cwd are for servers that are started by a command", "a --url takes --header K=V")
     config = _config(command or [], url, pairs(env or (), "--env"), pairs(header or (), "--header"), cwd)
-    config |= _common(isolation, limit, auto_enable, progress)
+    config |= _common(isolation, _caps(limit, max_rss, max_processes, max_calls), auto_enable, progress)
     wish = CreateResource(
         kind="mcp_server",
         name=name,
@@ -127,6 +138,12 @@ def _directory(cwd: str) -> str:
     return cwd if cwd.startswith(("~", "$")) else os.path.abspath(cwd)
 
 
+def _caps(limit: list[str] | None, rss: str | None, processes: str | None, calls: str | None) -> list[str]:
+    """``--max-...`` as further ``--limit`` words."""
+    given = {"max-rss": rss, "max-processes": processes, "max-calls": calls}
+    return [*(limit or ()), *(f"{name}={value}" for name, value in given.items() if value is not None)]
+
+
 def _common(
     isolation: str | None, limit: list[str] | None, auto_enable: bool | None, progress: bool | None
 ) -> dict[str, Any]:
@@ -156,6 +173,9 @@ def update(
     ] = None,
     isolation: Isolation = None,
     limit: Limit = None,
+    max_rss: MaxRss = None,
+    max_processes: MaxProcesses = None,
+    max_calls: MaxCalls = None,
     description: Description = None,
     auto_enable: AutoEnable = None,
     progress: Progress_ = None,
@@ -178,7 +198,7 @@ def update(
     ):
         if given or gone:
             config[member] = {**pairs(given or (), option), **dict.fromkeys(gone or ())}
-    config |= _common(isolation, limit, auto_enable, progress)
+    config |= _common(isolation, _caps(limit, max_rss, max_processes, max_calls), auto_enable, progress)
     if not config and description is None:
         raise usage("nothing to change was given", f"for example: coffer mcp update {name} --env LOG_LEVEL=debug")
     wish = PatchResource(config=config or None, description=description, allow_plaintext=allow_plaintext)

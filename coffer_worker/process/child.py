@@ -142,7 +142,8 @@ class Child:
         self._signal_group(signal.SIGCONT)
         if await self._ends_within(grace * (1 - _END_OF_INPUT_SHARE)):
             return "ended on SIGTERM"
-        log.warning("killing upstream '%s' (pid %d): it ignored SIGTERM; %s", self.name, self.pid, reason)
+        why = "it ignored SIGTERM; " if grace else ""
+        log.warning("killing upstream '%s' (pid %d): %s%s", self.name, self.pid, why, reason)
         await asyncio.to_thread(self._kill_kin)
         await self._ends_within(_KILL_SECONDS)
         return "killed"

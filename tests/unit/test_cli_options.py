@@ -22,13 +22,14 @@ def test_what_is_no_pair_is_refused_without_repeating_it(word: str) -> None:
 
 
 def test_limits_take_short_names_units_and_off() -> None:
-    found = options.limits(["start=10m", "line=128M", "total=off", "in-flight=5", "idle_seconds=1.5"])
+    found = options.limits(["start=10m", "line=128M", "total=off", "max-calls=5", "idle_seconds=1.5", "max-rss=500M"])
     assert found == {
         "start_seconds": 600.0,
         "line_bytes": 128 * 1024 * 1024,
         "total_seconds": None,
         "in_flight": 5,
         "idle_seconds": 1.5,
+        "max_rss_bytes": 500 * 1024 * 1024,
     }
 
 
