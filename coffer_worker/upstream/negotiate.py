@@ -184,16 +184,19 @@ class Negotiation:
             if any(version in protocol.LEGACY_REVISIONS for version in supported):
                 return None
             raise self._no_common(", ".join(supported) or "others")
-        return self._modern(want, b"{}")
+        return self._modern(want, None)
 
-    def _modern(self, want: Want, result: bytes) -> Connection | None:
+    def _modern(self, want: Want, result: bytes | None) -> Connection | None:
+        """The connection, settled as ``result`` says (None: only an error told the era); None where it is legacy."""
         connection = self._connection
         assert connection is not None
         try:
-            found = splice.members(result)
+            found = splice.members(result) if result is not None else {}
             versions = splice.items(found["supportedVersions"]) if "supportedVersions" in found else []
         except ValueError:
             return None
+        if "supportedVersions" not in found and result is not None:
+            return None  # an answer, but not to this question: servers exist that answer anything with a result
         offered = [text for text in map(splice.text, versions) if text is not None]
         if "supportedVersions" in found and protocol.LATEST_MODERN not in offered:
             if any(version in protocol.LEGACY_REVISIONS for version in offered):

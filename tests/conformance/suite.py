@@ -7,7 +7,9 @@ a scenario that checked nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,10 +99,24 @@ def client(
     folder.mkdir(parents=True, exist_ok=True)
     args = ["client", "--command", command, "--scenario", scenario, "--spec-version", requirements]
     args += ["--timeout", str(int(timeout * 1000)), "-o", str(folder)]
-    done = subprocess.run(
-        suite.command(*args), capture_output=True, text=True, timeout=timeout + 30, check=False, env=dict(env)
-    )
-    (folder / "run.log").write_text(_COLOUR.sub("", done.stdout + done.stderr), encoding="utf-8")
+    with open(folder / "run.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            suite.command(*args),
+            stdout=log,
+            stderr=log,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout + 15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)  # the client and its daemon too
+            raise DidNotFinish(f"the suite did not end after {timeout:g} s of {scenario}: see {log.name}") from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
     run = Run(requirements)
     run.add(scenario, _read(folder, scenario, ""))
     return run

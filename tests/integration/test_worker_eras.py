@@ -42,6 +42,15 @@ async def test_a_modern_error_means_modern(tmp_path: Path, code: str) -> None:
         await wait_for(lambda: "tool:echo" in worker.catalogue("modern"))
 
 
+async def test_an_answer_that_is_no_discovery_means_legacy(tmp_path: Path) -> None:
+    """A server that answers whatever it is asked with an empty result has not said that it is modern."""
+    upstream = raw("--probe", "script", script={"replies": {"server/discover": {"result": {}}}}, at=tmp_path)
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        state = worker.all(frames.State)[-1]
+        assert (state.era, state.revision) == ("legacy", "2025-11-25")
+        assert b'"raw"' in state.server_info
+
+
 async def test_a_kept_verdict_saves_the_probe(tmp_path: Path) -> None:
     upstream = raw(log=tmp_path / "log.jsonl")
     async with Worker.start(tmp_path, server_config(upstream), hint="legacy"):
