@@ -11,12 +11,24 @@ import pytest
 
 from coffer_common import frames
 from tests.fixtures.raw_http_server import Exchange, RawHttp
-from tests.support.http_upstreams import fake_http
+from tests.support.http_upstreams import HttpUpstream, fake_http
 from tests.support.wait import wait_for
 from tests.support.worker import Worker, caller, server_config
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
+
+
+async def gone(server: RawHttp, stream: Exchange) -> None:
+    """That stream has ended."""
+    await wait_for(lambda: stream not in server.streams)
+
+
+async def reached(upstream: HttpUpstream, event: str) -> None:
+    """The server has logged that about a call."""
+    await wait_for(
+        lambda: [e for e in upstream.upstream.log() if (e["event"], e.get("method")) == (event, "tools/call")]
+    )
 
 
 async def listed(worker: Worker, era: str, key: str = "tool:echo") -> None:
@@ -203,7 +215,7 @@ async def test_the_stream_of_notifications_is_kept_and_opened_again(tmp_path: Pa
             await stream.event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}, id=name)
             await listed(worker, "legacy", f"tool:{name}")
             stream.reset()
-            await wait_for(lambda old=stream: old not in server.streams)
+            await gone(server, stream)
         again = await wait_for(lambda: server.of("GET")[1:])
         assert again[0].headers["last-event-id"] == "fresh"
 
@@ -294,9 +306,9 @@ async def test_a_cancelled_call_is_cancelled_upstream(tmp_path: Path) -> None:
             Worker.start(home, server_config(upstream.config())) as worker,
         ):
             corr = await worker.begin("tools/call", "sleep", {"arguments": {"seconds": 60}}, caller(revision))
-            await wait_for(lambda up=upstream: up.messages("tools/call"))
+            await reached(upstream, "request")
             await worker.send(frames.Cancel(corr, "enough"))
-            await wait_for(lambda up=upstream: [e for e in up.upstream.log() if e["event"] == "interrupted"])
+            await reached(upstream, "interrupted")
 
 
 async def test_sessions_have_connections_of_their_own(tmp_path: Path) -> None:
