@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from coffer_common import exits
+from coffer_common.version import VERSION
 
 if TYPE_CHECKING:
     from coffer_common.flocks import FileLock
@@ -162,6 +163,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Coffer's daemon. `coffer daemon start` runs it in the background.",
     )
     parser.add_argument("title", nargs="?", choices=[TITLE], help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=f"{TITLE} {VERSION}")
     parser.add_argument("--foreground", action="store_true", help="log to stderr as well, for people to read")
     parser.add_argument("--verbose", action="store_true", help="log at debug level")
     parser.add_argument("--detach", action="store_true", help=argparse.SUPPRESS)

@@ -4,6 +4,7 @@ Owns the request that management makes of the router, and the sink that waits fo
 """
 
 import asyncio
+import secrets
 from typing import Final
 
 import msgspec
@@ -15,19 +16,22 @@ SESSION: Final = "management"
 """One for all, so that a second call finds the connection that the first one opened."""
 
 
-def management_request(server: str, tool: str, arguments: bytes, client: str) -> CallRequest:
-    """A tools/call under the upstream's own name."""
+def management_request(server: str, tool: str, arguments: bytes, client: str, *, modern: bool) -> CallRequest:
+    """A tools/call under the upstream's own name, in the era that the upstream itself prefers: what speaks both would
+    otherwise be started once more for it."""
     caller = frames.Caller(
         session=SESSION,
         principal=LOCAL_PRINCIPAL,
         endpoint=f"/servers/{server}/mcp",
         naming="raw",
-        revision=protocol.LATEST_LEGACY,
+        revision=protocol.LATEST_MODERN if modern else protocol.LATEST_LEGACY,
         wire="shim",
     )
     params = b'{"name":' + msgspec.json.encode(tool) + b',"arguments":' + arguments + b"}"
     principal, scope = Principal(LOCAL_PRINCIPAL, client), Scope(caller.endpoint, server=server)
-    return CallRequest(caller, principal, scope, "tools/call", params, client_name=client)
+    return CallRequest(
+        caller, principal, scope, "tools/call", params, trace_id=secrets.token_hex(8), client_name=client
+    )
 
 
 class Outcome:

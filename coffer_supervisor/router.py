@@ -181,7 +181,9 @@ class Router:
         self, server: str, tool: str, arguments: bytes, timeout: float, client: str = "cli"
     ) -> tuple[bool, bytes]:
         """Call a tool by the upstream's own name: (True, result) or (False, JSON-RPC error object)."""
-        request = management_request(server, tool, arguments, client)
+        view = self._supervision.view(server)
+        modern = view is not None and view.era == "modern"
+        request = management_request(server, tool, arguments, client, modern=modern)
         outcome = Outcome(self._loop.create_future())
         corr = self.start_call(request, outcome)
         try:

@@ -87,9 +87,8 @@ def retention_set(
     if as_json:
         render.data(done)
     elif not quiet:
-        render.line(
-            f"✓ {done.table} is kept {_days(done.days)}; older rows go at the next pruning (coffer retention prune)"
-        )
+        next_step = "" if done.days is None else "; older rows go at the next pruning (coffer retention prune)"
+        render.line(f"✓ {done.table} is kept {_days(done.days)}{next_step}")
 
 
 @retention.command("prune", epilog="Example: coffer retention prune")

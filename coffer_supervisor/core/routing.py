@@ -6,6 +6,7 @@ Source: MCP tools/call, prompts/get, resources/read, resources/subscribe, comple
 """
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,12 @@ _NOUN: Final[Mapping[CapabilityType, str]] = {
     "prompt": "prompt",
     "resource": "resource",
     "template": "resource template",
+}
+_COMMAND: Final[Mapping[CapabilityType, str]] = {
+    "tool": "tools",
+    "prompt": "prompts",
+    "resource": "resources",
+    "template": "resources",
 }
 
 
@@ -214,7 +221,8 @@ def _switched(server: Server, where: Where, type_: CapabilityType, key: str) -> 
         judged = key
     noun = _NOUN[shown]
     if not server.enabled(shown, judged):
-        text = f"{noun} '{judged}' of server '{server.name}' is disabled; `coffer mcp` can enable it"
+        command = f"coffer mcp {_COMMAND[shown]} {server.name} --enable {shlex.quote(judged)}"
+        text = f"{noun} '{judged}' of server '{server.name}' is disabled; enable it with: {command}"
         return Refusal(errors.CAPABILITY_DISABLED, text, server.name, key)
     if not where.narrowing.entry(server.name, shown, judged):
         text = f"{noun} '{judged}' of server '{server.name}' is outside the scope of this endpoint"

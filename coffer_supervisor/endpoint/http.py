@@ -7,9 +7,12 @@ Source: MCP 2025-03-26 to 2026-07-28, Transports, Streamable HTTP.
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from coffer_common import errors, jsonrpc
+from coffer_common.api import VERSION_HEADER, ErrorBody, ErrorDetail
+from coffer_common.version import VERSION
 from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
 
 MAX_BODY: Final = 64 * 1024 * 1024
@@ -54,6 +57,15 @@ def error_response(
 ) -> web.Response:
     """A JSON-RPC error as an answer."""
     return json_response(jsonrpc.error_response(raw_id, problem.error), status, headers)
+
+
+def refusal(path: str, error: Rejected) -> web.Response:
+    """What a request that was stopped at the door is told: under ``/api/`` in the management API's own error model."""
+    problem = error.problem
+    if not path.startswith("/api/"):
+        return error_response(problem, error.status, error.raw_id)
+    detail = ErrorDetail(code=problem.reason or "invalid_request", message=problem.message)
+    return json_response(msgspec.json.encode(ErrorBody(error=detail)), error.status, {VERSION_HEADER: VERSION})
 
 
 def accepted() -> web.Response:

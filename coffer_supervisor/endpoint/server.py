@@ -25,6 +25,7 @@ from coffer_supervisor.endpoint.http import (
     is_array,
     parse,
     read_body,
+    refusal,
     rejected,
 )
 from coffer_supervisor.endpoint.legacy import LegacyHttp
@@ -136,7 +137,7 @@ class Endpoint:
         try:
             response = await self._admitted(request, path)
         except Rejected as error:
-            response = error_response(error.problem, error.status, error.raw_id)
+            response = refusal(path, error)
             if error.status in (413, 415):  # its body was not read
                 response.force_close()
         except (OSError, asyncio.CancelledError):  # the client is gone

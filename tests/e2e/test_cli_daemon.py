@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import stat
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from coffer_common import exits
-from tests.support.daemon import Daemon
+from tests.support.daemon import DAEMON, Daemon
 from tests.support.procs import alive
 
 pytestmark = pytest.mark.e2e
@@ -139,7 +140,10 @@ def test_usage_errors_and_help(coffer: Daemon) -> None:
         shown = coffer.cli(*words, "--help")
         assert shown.returncode == exits.OK
         assert "Example" in shown.stdout
-    assert coffer.cli("--version").stdout.startswith("coffer ")
+    said = coffer.cli("--version").stdout
+    assert said.startswith("coffer ")
+    program = subprocess.run([DAEMON, "--version"], env=coffer.env, capture_output=True, text=True, check=True)
+    assert program.stdout == said.replace("coffer ", "coffer-daemon ")
 
 
 def test_the_trace_of_an_error_is_shown_when_asked_for(daemon: Daemon) -> None:

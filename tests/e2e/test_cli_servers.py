@@ -138,7 +138,7 @@ def test_tools_are_switched_off_and_on(daemon: Daemon) -> None:
     refused = daemon.cli("mcp", "call", "files", "echo")
     assert refused.returncode == exits.FAILURE
     assert "echo" in refused.stderr
-    assert "disabled" in refused.stderr
+    assert "disabled; enable it with: coffer mcp tools files --enable echo\n" in refused.stderr
     assert "1/2" in daemon.cli("mcp", "list").stdout
     assert daemon.cli("mcp", "tools", "files", "--enable", "files__echo").returncode == exits.OK
     assert daemon.cli("mcp", "call", "files", "echo").returncode == exits.OK
@@ -283,6 +283,14 @@ def test_a_slow_start_shows_progress_and_ends_ready(daemon: Daemon) -> None:
     assert "✓ late is ready: 1 tool" in done.stdout
 
 
+def test_an_operators_call_starts_no_second_process(daemon: Daemon, tmp_path: Path) -> None:
+    """A server of both eras is called by `coffer mcp call` on the connection that is there."""
+    log = tmp_path / "log"
+    add(daemon, "files", "--tools", "echo", "--era", "dual", "--log", str(log))
+    assert daemon.cli("mcp", "call", "files", "echo").returncode == exits.OK
+    assert log.read_text().count('"event": "start"') == 1
+
+
 def test_invocations_are_logged_without_arguments(daemon: Daemon) -> None:
     """A row for each call, never its arguments or its result."""
     add(daemon, "files", "--tools", "echo", "fail")
@@ -292,6 +300,9 @@ def test_invocations_are_logged_without_arguments(daemon: Daemon) -> None:
     rows = data(daemon.cli("mcp", "invocations", "files", "--json"))["invocations"]
     assert [(row["key"], row["status"]) for row in rows] == [("fail", "error"), ("echo", "ok")]
     assert rows[1]["client"] == "cli"
+    traces = {row["trace_id"] for row in rows}
+    assert len(traces) == 2
+    assert all(traces)
     assert marker not in json.dumps(rows)
     failed = data(daemon.cli("mcp", "invocations", "--status", "error", "--since", "1h", "--json"))["invocations"]
     assert [row["key"] for row in failed] == ["fail"]

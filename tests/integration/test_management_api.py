@@ -41,7 +41,8 @@ def test_over_tcp_only_the_status_is_open(daemon: Daemon) -> None:
     assert (status, body["pid"], body["port"]) == (200, daemon.info["pid"], daemon.port)
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         status, body = over_tcp(daemon, "GET", "/resources", headers)
-        assert status == 401
+        assert (status, body["error"]["code"]) == (401, "denied")
+        assert "token" in body["error"]["message"]
     for headers in ({"Authorization": f"Bearer {daemon.token}"}, {"X-Coffer-Token": daemon.token}):
         assert over_tcp(daemon, "GET", "/resources", headers) == (200, {"resources": []})
     assert daemon.api("GET", "/resources") == {"resources": []}
