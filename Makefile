@@ -12,10 +12,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check check-format check-lint check-types check-imports fmt fault e2e bench migrate
+.PHONY: help setup run test check check-format check-lint check-types check-imports fmt fault e2e conformance matrix \
+	bench migrate
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## make the virtual environment and install Coffer with its tools
 
@@ -37,6 +38,12 @@ e2e: setup ## only the end-to-end tests
 
 fault: setup ## only the tests that break things on purpose
 	$(PYTEST) tests/fault
+
+conformance: setup ## the official conformance suite, direct and through Coffer (SIDE=server or client for one side)
+	$(BIN)/python -W ignore -m tests.conformance $(SIDE)
+
+matrix: setup ## exchange everything in all pairings of eras and transports, and write docs/matrix.md
+	$(BIN)/python -W ignore -m tests.matrix
 
 check: check-format check-lint check-types check-imports ## formatting, lint, types, import contracts
 

@@ -109,7 +109,7 @@ SCENARIOS: dict[str, Work] = {
 
 async def run(url: str, scenario: str, wire: str, context: Object) -> None:
     """Do one scenario's work at an endpoint, in the era of `wire`."""
-    mode = wire if wire in MODERN_PROTOCOL_VERSIONS else LEGACY
+    mode = "auto" if wire in MODERN_PROTOCOL_VERSIONS else LEGACY
     async with Client(
         url,
         mode=mode,

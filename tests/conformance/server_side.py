@@ -5,7 +5,7 @@ Owns the order of the runs. Returns what was found; prints and asserts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Finding:
     verdict: Verdict
 
     def __str__(self) -> str:
-        lines = [f"{self.title:<16} {self.verdict.line()}", *(f"    lost {key}" for key in self.verdict.lost)]
+        lines = [f"{self.title:<20} {self.verdict.line()}", *(f"    lost {key}" for key in self.verdict.lost)]
         return "\n".join(lines)
 
 
@@ -47,28 +47,28 @@ def direct_runs(suite: Suite, url: str, out: Path) -> dict[str, Run]:
 
 
 def through(
-    suite: Suite, urls: dict[str, str], direct: dict[str, Run], out: Path, transports: Collection[str]
+    suite: Suite, transport: str, url: str, *, direct: dict[str, Run], out: Path, rounds: Sequence[Sequence[str]]
 ) -> Iterator[Finding]:
-    """Each kind of pipe alone, then `AT_ONCE` runs against one endpoint at one time."""
-    for transport in transports:
-        allow = STDIO_ALLOWANCE if transport == "stdio" else frozenset()
-        for wire in REQUIREMENTS:
-            run = server(suite, urls[transport], wire, out / f"{transport}-{wire}")
-            yield Finding(transport, judge(direct[wire], run, allow))
-    for transport in transports:
-        allow = STDIO_ALLOWANCE if transport == "stdio" else frozenset()
-        for wire in REQUIREMENTS:
+    """One run at a time, then `rounds`: the wires of runs that go on at one time against the one endpoint."""
+    allow = STDIO_ALLOWANCE if transport == "stdio" else frozenset()
 
-            def one(number: int, wire: str = wire, transport: str = transport) -> Run:
-                return server(suite, urls[transport], wire, out / f"{transport}-{wire}-{number}")
+    def run(title: str, wire: str) -> Finding:
+        folder = out / f"{title}-{wire}".replace(" ", "-")
+        return Finding(title, judge(direct[wire], server(suite, url, wire, folder), allow))
 
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                for number, run in enumerate(pool.map(one, range(1, AT_ONCE + 1)), 1):
-                    yield Finding(f"{transport} {number} of {AT_ONCE}", judge(direct[wire], run, allow))
+    for wire in REQUIREMENTS:
+        yield run(transport, wire)
+    for number, wires in enumerate(rounds):
+        titles = [f"{transport} {number + 1}.{one} at once" for one, _ in enumerate(wires, 1)]
+        with ThreadPoolExecutor(len(wires)) as pool:
+            yield from pool.map(run, titles, wires)
 
 
-def findings(suite: Suite, out: Path, transports: Collection[str] = ("stdio", "http")) -> Iterator[Finding]:
-    """All runs of the server side; each finding as soon as it is there."""
+def findings(
+    suite: Suite, out: Path, transports: Collection[str] = ("stdio", "http"), *, short: bool = False
+) -> Iterator[Finding]:
+    """All runs of the server side; each finding as soon as it is there. ``short``: the four at once are two a wire."""
+    rounds = [REQUIREMENTS * 2] if short else [(wire,) * AT_ONCE for wire in REQUIREMENTS]
     with reference() as url:
         direct = direct_runs(suite, url, out)
         upstreams: dict[str, dict[str, Any]] = {"stdio": STDIO, "http": {"transport": "http", "url": url}}
@@ -76,4 +76,5 @@ def findings(suite: Suite, out: Path, transports: Collection[str] = ("stdio", "h
         limits = {"limits": {"max_connections": 64}}
         wanted = {name: {**upstreams[name], **limits} for name in transports}
         with gateway(wanted) as urls:
-            yield from through(suite, urls, direct, out, transports)
+            for transport in transports:
+                yield from through(suite, transport, urls[transport], direct=direct, out=out, rounds=rounds)

@@ -1,0 +1,35 @@
+"""Nothing that the official conformance suite finds in a server is lost behind the gateway, and the gateway is as good
+a client as the best. Fails, never skips, where the suite or its Node cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import client_side, server_side
+from tests.conformance.install import Suite, installed
+
+pytestmark = [pytest.mark.conformance, pytest.mark.slow]
+
+
+@pytest.fixture(scope="session")
+def suite() -> Suite:
+    return installed()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_nothing_that_succeeds_directly_is_lost(suite: Suite, tmp_path: Path, transport: str) -> None:
+    """Check by check, in both eras, alone and four at once; over stdio one check is allowed that no pipe can pass."""
+    found = list(server_side.findings(suite, tmp_path, (transport,), short=True))
+    assert len(found) == 6
+    assert not [str(finding) for finding in found if finding.verdict.lost]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("scenario", "wire"), list(client_side.SCENARIOS))
+def test_the_upstream_side_is_a_conforming_client(suite: Suite, tmp_path: Path, scenario: str, wire: str) -> None:
+    """Each scenario's mock is the gateway's upstream; its checks are the judge, and all of them are reached."""
+    outcome = client_side.outcome(suite, scenario, wire, tmp_path)
+    assert outcome.good, str(outcome)
