@@ -47,7 +47,10 @@ class Caller(_Frame, frozen=True):
 
 
 class Configure(_Frame, frozen=True, tag="configure"):
-    """Once, after Hello: all a worker needs. ``config`` has its secrets resolved; it is kept in memory only."""
+    """Once, after Hello: all a worker needs. ``config`` has its secrets resolved; it is kept in memory only.
+
+    ``secrets``: those that were filled in, by themselves, so that no log or error of the worker's shows one.
+    """
 
     config: McpServerConfig
     run: str
@@ -55,6 +58,7 @@ class Configure(_Frame, frozen=True, tag="configure"):
     logs_dir: str
     records_dir: str
     era_hint: Literal["", "legacy", "modern"] = ""
+    secrets: tuple[str, ...] = ()
 
 
 class Call(_Frame, frozen=True, tag="call"):

@@ -19,6 +19,7 @@ from coffer_supervisor.core import gate
 from coffer_supervisor.core.catalogue import TYPES, Server
 from coffer_supervisor.core.lifecycle import Lifecycle
 from coffer_supervisor.pending import Pending
+from coffer_supervisor.templates import Filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Upstream:
     config: McpServerConfig
     life: Lifecycle
     peer: Peer | None = None
-    resolved: McpServerConfig | None = field(default=None, repr=False)
+    resolved: Filled | None = field(default=None, repr=False)
     facts: frames.State | None = None
     known: frames.State | None = None
     beat: frames.Heartbeat | None = None

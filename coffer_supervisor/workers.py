@@ -233,13 +233,15 @@ class Workers:
 
     def _configure(self, upstream: Upstream, effect: words.Configure) -> None:
         assert upstream.peer is not None
+        filled = upstream.resolved or templates.Filled(upstream.config, ())
         frame = frames.Configure(
-            config=upstream.resolved or upstream.config,
+            config=filled.config,
             run=f"{self._home.root.name}-{effect.incarnation}",
             coffer_version=VERSION,
             logs_dir=str(self._home.logs),
             records_dir=str(self._home.upstream_pids),
             era_hint=upstream.known.era if upstream.known is not None else "",
+            secrets=filled.secrets,
         )
         upstream.resolved = None
         self._channel.send(upstream.peer, frame)

@@ -15,7 +15,7 @@ from coffer_common import errors, frames
 from coffer_common.frames import State
 from coffer_common.protocol import Era
 from coffer_common.resources import HttpServer, McpServerConfig
-from coffer_worker import caps, dump, transports
+from coffer_worker import caps, discretion, dump, transports
 from coffer_worker.calls import Calls, Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.control import Figures
@@ -38,6 +38,7 @@ class Runner:
     def __init__(self, name: str, outlet: Outlet, post: Any) -> None:
         self._name = name
         self._outlet = outlet
+        self._discreet = discretion.Discreet(outlet, lambda text: text)
         self._post = post
         self._loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
@@ -60,7 +61,10 @@ class Runner:
         config = self._config = frame.config
         self._run = frame.run
         self._client_info = msgspec.json.encode({"name": _CLIENT_NAME, "version": frame.coffer_version})
-        self._log = UpstreamLog(Path(frame.logs_dir) / f"upstream-{self._name}.log", transports.secrets_of(config))
+        secrets = discretion.spellings((*frame.secrets, *transports.secrets_of(config)))
+        self._log = UpstreamLog(Path(frame.logs_dir) / f"upstream-{self._name}.log", secrets)
+        self._discreet = discretion.Discreet(self._outlet, self._log.mask)
+        self._outlet = self._discreet
         self._relay = Relay(self._name, config.limits)
         self._connections = Connections(
             self._name, config, frame.era_hint, opener=self._open, owner=self, log=self._log
@@ -210,7 +214,7 @@ class Runner:
             failed, self._refreshes = self._refreshes, []
             for frame in failed:
                 self._fail_request(frame.corr, state.message)
-        self._post(state)
+        self._post(self._discreet.state(state))
 
     def _say_ready(self) -> None:
         identity, pool = self._identity, self._connections.pool

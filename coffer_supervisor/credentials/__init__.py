@@ -75,6 +75,10 @@ class CredentialVault:
         ``MissingCredential`` for a reference that is not stored or is no name (``${VAR:-default}``),
         ``CredentialError`` for a keychain that does not answer.
         """
+        return (await self.fill(template, where=where))[0]
+
+    async def fill(self, template: str, *, where: str = "") -> tuple[str, list[str]]:
+        """The same, and the secrets that were put in."""
         wanted = references(template)
         secrets: dict[str, str] = {}
         for reference in wanted:
@@ -82,7 +86,9 @@ class CredentialVault:
             if secret is None:
                 raise _missing(reference, where)
             secrets[reference] = secret
-        return _REFERENCE.sub(lambda match: secrets[match.group(1)], template) if wanted else template
+        if not wanted:
+            return template, []
+        return _REFERENCE.sub(lambda match: secrets[match.group(1)], template), list(secrets.values())
 
     async def get(self, reference: str) -> str | None:
         """The secret, or None if there is none. Raises ``CredentialError``."""
