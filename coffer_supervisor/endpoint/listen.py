@@ -61,6 +61,7 @@ class Listen:
             kinds=wanted.kinds,
             stamp=self.raw_id,
             uris=set(wanted.wanted_uris),
+            session=self._client.caller.session,
         )
         notices.add(hearer)
         got = await asyncio.gather(*(self._subscribe(router, uri) for uri in wanted.wanted_uris))

@@ -19,7 +19,8 @@ from coffer_supervisor.core.subscriptions import METHODS, UPDATED, Coalescer
 @dataclass(slots=True)
 class Hearer:
     """Someone who is told. ``deliver`` takes one whole message; ``ready``: whether it can be told now (otherwise it
-    is kept until ``Notices.released``). ``stamp``: the raw id of a listen request, None for a legacy session."""
+    is kept until ``Notices.released``). ``stamp``: the raw id of a listen request, None for a legacy session.
+    ``session``: under which name its calls go to upstreams; empty where that is ``id``."""
 
     id: str
     principal: Principal
@@ -29,6 +30,7 @@ class Hearer:
     kinds: frozenset[str]
     stamp: bytes | None = None
     uris: set[str] = field(default_factory=set)
+    session: str = ""
 
     def notification(self, method: str, uri: str | None = None) -> bytes:
         """The message in this hearer's form."""
@@ -89,9 +91,8 @@ class Notices:
     def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
         """See ``core.calls.NoticeSink``."""
         now = self._now()
-        one = self._hearers.get(session)
-        for hearer in self._hearers.values() if not session else (one,) if one is not None else ():
-            if self._concerned(hearer, server):
+        for hearer in self._hearers.values():
+            if session in ("", hearer.session or hearer.id) and self._concerned(hearer, server):
                 for kind in sorted(kinds & hearer.kinds):
                     self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())
         self._arm()

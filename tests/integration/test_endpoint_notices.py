@@ -67,6 +67,20 @@ async def test_a_change_is_told_to_those_it_concerns(notices: Notices) -> None:
     assert ears["all"].methods == ["notifications/prompts/list_changed", "notifications/tools/list_changed"]
 
 
+async def test_a_change_that_one_session_alone_sees_is_told_to_it_alone(notices: Notices) -> None:
+    """C11: a connection's own list is its session's business; a modern client's streams hear under its stand-in."""
+    own, other = Ear("s-1", EVERYONE, AGGREGATE), Ear("s-2", EVERYONE, AGGREGATE)
+    stream = Ear("listen-1", EVERYONE, AGGREGATE, stamp=b"7", session="modern:local:/mcp")
+    for ear in (own, other, stream):
+        notices.add(ear)
+    notices.lists_changed("a", frozenset({"tools"}), "s-1")
+    await wait_for(lambda: own.heard)
+    notices.lists_changed("a", frozenset({"prompts"}), "modern:local:/mcp")
+    await wait_for(lambda: stream.heard)
+    assert (own.methods, other.methods) == (["notifications/tools/list_changed"], [])
+    assert stream.methods == ["notifications/prompts/list_changed"]
+
+
 async def test_a_listen_hears_its_kinds_in_its_form(notices: Notices) -> None:
     """A listen stream gets what it opted in to, stamped with its own id and type; never a log message."""
     ear = Ear("l", EVERYONE, A, kinds=frozenset({"tools"}), stamp=b"7", uris={"x:1"})
