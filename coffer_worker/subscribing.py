@@ -25,6 +25,7 @@ from coffer_worker.upstream.connection import Connection, Problem, Unanswered, U
 _ANSWER_SECONDS: Final = 30.0
 # An upstream that is about to exit ends its streams first; one that ends them for ever is not asked for ever faster.
 _RELISTEN_SECONDS: Final = 1.0
+_RELISTEN_CAP_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +59,8 @@ class Subscribing:
         self._log = log
         self._new_id = new_id
         self._loop = asyncio.get_running_loop()
+        self.missed: Callable[[Connection], None] = lambda connection: None
+        """Told when a connection may have missed changes of its lists; set by who reads them."""
         self._table = Subscriptions()
         self._streams: dict[int, _Streams] = {}
         self._callers: dict[str, frames.Caller] = {}
@@ -150,15 +153,25 @@ class Subscribing:
     def opened(self, connection: Connection) -> None:
         """A modern connection hears of changes only over a listen stream: open one for the lists at least."""
         if connection.hop.era == "modern" and _supports(connection, "listChanged"):
-            self._connections.spawn(self._first_listen(connection))
+            self._connections.spawn(self._keep_trying_to_listen(connection, 0.0))
 
-    async def _first_listen(self, connection: Connection) -> None:
+    async def _keep_trying_to_listen(self, connection: Connection, delay: float) -> None:
+        """Until there is a stream, or there never will be one."""
+        await asyncio.sleep(delay)
+        while connection.gone is None and not await self._listens(connection):
+            delay = min(max(delay, _RELISTEN_SECONDS) * 2, _RELISTEN_CAP_SECONDS)
+            await asyncio.sleep(delay)
+
+    async def _listens(self, connection: Connection) -> bool:
+        """Whether there is no more to be done: it listens, or was refused for good."""
         try:
             await self._listen(connection)
         except (UpstreamError, Unanswered, TimeoutError) as error:
             self._log.note(
                 f"subscriptions/listen: {error}; changes of its lists are seen only when they are read again"
             )
+            return isinstance(error, UpstreamError)
+        return True
 
     def lost(self, connection: Connection, *, deliberate: bool) -> None:
         """Subscriptions of a lost connection are made again on the next one; then each URI is reported once."""
@@ -259,11 +272,11 @@ class Subscribing:
                 self._connections.spawn(self._listen_again(connection))
 
     async def _listen_again(self, connection: Connection) -> None:
-        """Changes meanwhile were not heard: each subscribed URI is reported once."""
-        await asyncio.sleep(_RELISTEN_SECONDS)
+        """Changes meanwhile were not heard: the lists are read, and each subscribed URI is reported once."""
+        await self._keep_trying_to_listen(connection, _RELISTEN_SECONDS)
         if connection.gone is not None:
             return
-        await self._first_listen(connection)
+        self.missed(connection)
         for uri in self._table.uris(connection.number):
             self._tell(self._table.concerned(connection.number, uri), uri, msgspec.json.encode({"uri": uri}))
 

@@ -27,6 +27,8 @@ _INITIALIZED: Final = "notifications/initialized"
 _UNGATED: Final = ("server/discover", "initialize", _INITIALIZED)
 # A legacy upstream that was told of a cancellation ends the stream itself, or has it ended.
 _CANCELLED_SECONDS: Final = 5.0
+# What was said last (a cancellation, as a rule) may still go out before the end.
+_NOTICE_SECONDS: Final = 1.0
 _RENEW_SECONDS: Final = 30.0
 _PING_SECONDS: Final = 10.0
 
@@ -55,6 +57,7 @@ class HttpPipe:
         self._wire = Wire(server, client, receiver, log=log, line_bytes=line_bytes, mirrors=mirrors)
         self._posts: dict[int | str, Post] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._notices: set[asyncio.Task[Any]] = set()
         self._gate: asyncio.Future[None] | None = None
         self._hello = b""
         self._stream: asyncio.Task[None] | None = None
@@ -104,6 +107,9 @@ class HttpPipe:
         if post.id is not None:
             self._posts[post.id] = post
         post.task = self._spawn(self._carry(post))
+        if post.id is None:
+            self._notices.add(post.task)
+            post.task.add_done_callback(self._notices.discard)
 
     @staticmethod
     def _post_of(envelope: Envelope, message: bytes) -> Post:
@@ -281,6 +287,8 @@ class HttpPipe:
 
     async def close(self, grace: float, reason: str) -> None:
         """Leave: end the session, where there is one, and all exchanges."""
+        if self._notices and not self._ended:
+            await asyncio.wait(self._notices, timeout=min(grace / 2, _NOTICE_SECONDS))
         session, ended = self._wire.session, self._ended
         self._finish(Gone(f"Upstream {self._server!r} was left: {reason}", deliberate=True))
         if session and not ended and self._wire.post_url is None:

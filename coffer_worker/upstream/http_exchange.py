@@ -122,10 +122,12 @@ class Exchange:
             wire.established = True
         if post.method == "initialize" and (session := response.headers.get(protocol.HEADER_SESSION)):
             wire.session = session
+        streams = http_rules.media_type(response.headers.get("content-type")) == http_rules.EVENTS
         if post.id is None or wire.post_url is not None:
-            await wire.short_body(response)
+            if not streams:  # else nothing that could end was asked for
+                await wire.short_body(response)
             return None
-        if http_rules.media_type(response.headers.get("content-type")) == http_rules.EVENTS:
+        if streams:
             parser = Events(wire.limit)
             why = await self._read(response, parser)
             return None if why is None else (why, parser)

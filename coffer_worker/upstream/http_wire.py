@@ -138,7 +138,8 @@ class Wire:
 
     def unreachable(self, text: str) -> Problem:
         """For a request that never went out."""
-        return Problem(errors.UNREACHABLE, f"Upstream {self.server!r} cannot be reached: {text}; nothing was sent")
+        sent = "; nothing was sent" if self.established else ""
+        return Problem(errors.UNREACHABLE, f"Upstream {self.server!r} cannot be reached: {text}{sent}")
 
     def unusable(self, status: int, body: bytes, what: str) -> Problem:
         """For an answer that is none."""

@@ -32,7 +32,7 @@ from coffer_worker.upstream.connection import Connection
 from coffer_worker.upstream.dispatch import ConnectionDispatcher
 from coffer_worker.upstream.http import HttpPipe
 from coffer_worker.upstream.http_client import House
-from tests.fixtures.raw_http_server import RawHttp
+from tests.fixtures.raw_http_server import Exchange, RawHttp
 from tests.support.http_upstreams import fake_http
 from tests.support.wait import wait_for
 
@@ -140,6 +140,57 @@ async def test_asks_reach_the_sdks_handlers(tmp_path: Path) -> None:
     ):
         await session.initialize()
         assert "file:///w" in str((await session.call_tool("ask", {"kind": "roots"})).content)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_comes_on_the_stream_of_a_call_is_known_to_belong_to_it(tmp_path: Path, era: str) -> None:
+    """An ask, or a log message, on the response stream of one of two calls names that call."""
+    asked: list[tuple[str, Any]] = []
+    heard: list[Any] = []
+    release = asyncio.Event()
+
+    async def act(exchange: Exchange) -> None:
+        if exchange.seen.params["name"] == "quiet":
+            await release.wait()
+            await exchange.server.plain(exchange)
+            return
+        await exchange.stream()
+        await exchange.event({"jsonrpc": "2.0", "id": "ask-1", "method": "roots/list"})
+        await exchange.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": 1}})
+        await exchange.answer_event({"content": []})
+        exchange.close()
+
+    class Ears(ConnectionDispatcher):
+        def notification(self, connection: Connection, method: str, params: bytes) -> None:
+            heard.append(connection.related)
+
+    ids = itertools.count(1)
+    ears = Ears(lambda: next(ids))
+    log = UpstreamLog(tmp_path / "up.log")
+    async with RawHttp(era=era) as server:
+        server.on("tools/call", act)
+        house = House(server.url, {}, Limits())
+        connection = Connection(1, "up", lambda: next(ids), ears)
+        connection.pipe = HttpPipe(
+            "up", house.client(), connection, log=log, line_bytes=1 << 20, mirrors={}, new_id=lambda: next(ids)
+        )
+        connection.on_request = lambda id, method, params, related: asked.append((method, related))
+        try:
+            meta = b',"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}' if era == "modern" else b""
+            if era == "legacy":
+                await connection.ask("initialize", b'{"protocolVersion":"2025-11-25"}')
+                connection.notify("notifications/initialized")
+            _, quiet = connection.begin("tools/call", b'{"name":"quiet"%b}' % meta)
+            number, loud = connection.begin("tools/call", b'{"name":"loud"%b}' % meta)
+            await loud
+            assert asked == [("roots/list", number)]
+            assert heard == [number]
+            release.set()
+            await quiet
+        finally:
+            await connection.pipe.close(1.0, "the test is over")
+            await house.close()
+            log.close()
 
 
 async def test_arguments_are_repeated_as_the_sdk_repeats_them(tmp_path: Path) -> None:

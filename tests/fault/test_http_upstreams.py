@@ -222,6 +222,19 @@ async def test_an_upstream_that_is_not_there_at_the_start(tmp_path: Path) -> Non
             await server.close()
 
 
+async def test_an_upstream_that_accepts_and_says_nothing_at_the_start(tmp_path: Path) -> None:
+    """Silence over HTTP is no verdict on the era: the older handshake is not tried, the start limit ends it."""
+
+    async def never(exchange: Exchange) -> None:
+        await exchange.forever()
+
+    async with RawHttp() as server:
+        server.on("server/discover", never)
+        async with worker_for(tmp_path, server, ready=False, limits={"start_seconds": 0.5}) as worker:
+            state = await worker.state("backoff")
+            assert (state.reason, not server.of("initialize")) == ("start_limit", True)
+
+
 # ---- sessions
 
 
