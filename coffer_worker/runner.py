@@ -97,6 +97,7 @@ class Runner:
         self._calls.mirrors = self._lists.mirrors
         self._calls.relist = self._lists.read
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
+        self._subscribing.missed = lambda connection: self._connections.spawn(self._read(connection))
         self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
         self._begin()
 
