@@ -88,7 +88,13 @@ class Attacher:
     def _run(self, mode: AttachMode, cancel: threading.Event) -> None:
         outcome: Attached | Failed | None
         try:
-            outcome = self._watch(cancel) if mode == "watch" else self._start(mode, cancel)
+            match mode:
+                case "watch":
+                    outcome = self._watch(cancel)
+                case "look":
+                    outcome = self._look()
+                case _:
+                    outcome = self._start(mode, cancel)
         except NotRunning as error:
             outcome = Failed(str(error), not_running=True)
         except (DiscoveryError, OSError) as error:
@@ -114,6 +120,15 @@ class Attacher:
             except (_Left, ConnectionRefusedError, FileNotFoundError):
                 leaving = 0
         raise DiscoveryError("the Coffer daemon ends again and again right after its start; see: coffer daemon logs")
+
+    def _look(self) -> Attached | Failed:
+        running = discovery.detect(self._home)
+        if not isinstance(running, Running):
+            return Failed("no Coffer daemon runs")
+        try:
+            return self._greet(running)
+        except _Left:
+            return Failed("the Coffer daemon is about to end")
 
     def _watch(self, cancel: threading.Event) -> Attached | None:
         pause = _WATCH_SECONDS

@@ -25,7 +25,7 @@ RETRY_SECONDS: Final = 5.0
 QUEUE_BYTES: Final = 8 * 1024 * 1024
 """Beyond this many waiting bytes the client is not read."""
 
-Link = Literal["attaching", "reopening", "open", "away"]
+Link = Literal["attaching", "reopening", "open", "away", "looking"]
 
 _STOPPED: Final = "the Coffer daemon was stopped; start it again with: coffer daemon start"
 _FORBIDDEN: Final = "the Coffer daemon is gone, and --no-spawn forbids to start one; run: coffer daemon start"
@@ -168,10 +168,11 @@ class Core:
             return self._send(request)
         effects: list[Effect] = []
         if self.link == "away":
-            if self._retry_at is None or now < self._retry_at:
+            if self._retry_at is not None and now < self._retry_at:
                 return self._refuse(request)
-            self.link = "attaching"
-            effects.append(Attach("start"))
+            # Somebody may have started one since the last look of the watch.
+            self.link = "looking" if self._retry_at is None else "attaching"
+            effects.append(Attach("look" if self._retry_at is None else "start"))
         self._queue.append(_Waiting(request, now + WAIT_SECONDS))
         self._queued_bytes += len(request.line)
         return effects
@@ -243,6 +244,9 @@ class Core:
         """No daemon could be reached. ``not_running``: none runs, and none was to be started."""
         if not_running and not self.ever_attached:
             return [Log(message), Exit(3)]
+        if self.link == "looking":
+            self.link = "away"
+            return [*self._refuse_queue(), Attach("watch"), *self._drained()]
         self.link, self._away = "away", message
         self._retry_at = now + RETRY_SECONDS if self.spawn else None
         return [Log(message), *self._refuse_queue(), Attach("watch"), *self._drained()]

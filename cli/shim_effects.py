@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-AttachMode = Literal["start", "restart", "watch"]
+AttachMode = Literal["start", "restart", "watch", "look"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ToDaemon:
 @dataclass(frozen=True, slots=True)
 class Attach:
     """Look for a daemon: ``start`` one where none runs; ``restart``: wait for the next one, then start one;
-    ``watch``: attach when one appears. Replaces an attempt that is under way."""
+    ``watch``: attach when one appears; ``look``: attach if one runs now. Replaces an attempt that is under way."""
 
     mode: AttachMode
 

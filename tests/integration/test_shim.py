@@ -191,6 +191,21 @@ async def test_a_daemon_stopped_on_purpose_is_not_started_again(standin: StandIn
 
 
 @pytest.mark.fault
+async def test_a_call_right_after_a_new_start_is_answered(standin: StandIn) -> None:
+    """A call finds the daemon that somebody has just started, without waiting for the shim's next look."""
+    async with standin.shim() as shim:
+        await shim.initialize()
+        first = standin.pid
+        await shim.send({"jsonrpc": "2.0", "id": 1, "method": "stop"})
+        assert (await shim.next())["error"]["data"]["reason"] == "daemon_lost"
+        standin.wait_end(first)
+        async with standin.shim() as other:
+            await other.initialize()
+            await shim.send({"jsonrpc": "2.0", "id": 2, "method": "echo"})
+            assert (await shim.answer(2))["result"]["pid"] == standin.pid != first
+
+
+@pytest.mark.fault
 async def test_a_restarting_daemon_is_waited_for_and_then_started(standin: StandIn) -> None:
     async with standin.shim() as shim:
         await shim.initialize()

@@ -158,12 +158,23 @@ def test_a_deliberate_stop_fails_calls_and_starts_nothing() -> None:
     core.client_line(request(1), 0)
     effects = lose(core, "stopped")
     assert rest(effects) == [Detach(), Attach("watch")]
-    (answer,) = to_client(core.client_line(request(2), 1000))
+    assert core.client_line(request(2), 1000) == [Attach("look")]
+    effects = core.attach_failed("no Coffer daemon runs", 1000)
+    (answer,) = to_client(effects)
     assert answer["error"]["data"] == {"reason": "daemon_absent", "retryable": True}
     assert "coffer daemon start" in answer["error"]["message"]
+    assert rest(effects) == [Attach("watch")]
     assert core.client_line(notice("notifications/x"), 1000) == []
     assert core.attached(VERSION) == []
     assert to_daemon(core.client_line(request(3), 1001))
+
+
+def test_a_call_after_a_stop_finds_the_daemon_that_was_started_since() -> None:
+    core = attached()
+    lose(core, "stopped")
+    assert core.client_line(request(2), 10) == [Attach("look")]
+    assert core.client_line(request(3), 10) == []
+    assert len(to_daemon(core.attached(VERSION))) == 2
 
 
 def test_without_spawn_every_end_is_like_a_stop() -> None:
@@ -171,7 +182,8 @@ def test_without_spawn_every_end_is_like_a_stop() -> None:
     effects = lose(core)
     assert rest(effects) == [Detach(), Attach("watch")]
     assert "--no-spawn" in logs(effects)
-    assert to_client(core.client_line(request(1), 1e6))[0]["error"]["data"]["reason"] == "daemon_absent"
+    assert core.client_line(request(1), 1e6) == [Attach("look")]
+    assert to_client(core.attach_failed("none", 1e6))[0]["error"]["data"]["reason"] == "daemon_absent"
 
 
 def test_no_daemon_and_no_spawn_at_the_start_is_exit_three() -> None:
