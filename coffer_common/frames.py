@@ -242,7 +242,8 @@ class Catalogue(_Frame, frozen=True, tag="catalogue"):
     """A complete catalogue; part 2 is a msgpack array of CatalogueEntry. ``session`` non-empty: it overlays only
     that session. ``ttl_ms`` -1: the upstream said nothing. ``left_out``: what is not listed, and why.
     ``announced``: kinds (``tools``, ``resources``, ``prompts``) whose change the upstream itself announced; clients
-    are told even where nothing differs.
+    are told even where nothing differs. ``unread``: types that could not be read, and were not before by this worker:
+    what was known of them stands.
     """
 
     era: Era
@@ -251,6 +252,7 @@ class Catalogue(_Frame, frozen=True, tag="catalogue"):
     scope: Literal["private", "public"] = "private"
     left_out: tuple[str, ...] = ()
     announced: tuple[str, ...] = ()
+    unread: tuple[CapabilityType, ...] = ()
 
 
 class Progress(_Frame, frozen=True, tag="progress"):

@@ -13,7 +13,7 @@ import msgspec
 from coffer_common import frames
 from coffer_supervisor.channel import Channel, Peer
 from coffer_supervisor.core import lifecycle_words as words
-from coffer_supervisor.core.catalogue import Base, Catalogues, Key
+from coffer_supervisor.core.catalogue import Base, Catalogues, Key, Server
 from coffer_supervisor.pending import Calls
 from coffer_supervisor.store import NotFound, Store, StoreError
 from coffer_supervisor.upstream import Upstream
@@ -67,7 +67,7 @@ class Reports:
         if upstream is None or peer.name not in self._catalogues.servers:
             return
         try:
-            base = _base(frame, payload, self._loop.time())
+            base = _base(frame, payload, self._loop.time(), self._catalogues.servers[peer.name])
         except msgspec.MsgspecError as error:
             self._workers.failed(upstream, f"its worker sent a catalogue that cannot be read: {error}")
             return
@@ -118,6 +118,9 @@ class Reports:
         self._channel.send(peer, frames.Secret(frame.corr, error="upstreams cannot keep secrets of their own yet"))
 
 
-def _base(frame: frames.Catalogue, payload: bytes, now: float) -> Base:
+def _base(frame: frames.Catalogue, payload: bytes, now: float, server: Server) -> Base:
     entries = frames.decode_entries(payload) if payload else []
+    known = server.base(frame.era, frame.session) if frame.unread else None
+    if known is not None:
+        entries += [entry for entry in known if entry.type in frame.unread]
     return Base(entries, read_at=now, ttl_ms=frame.ttl_ms, scope=frame.scope, left_out=frame.left_out)

@@ -7,7 +7,7 @@ connection they are read from. Never decides what an entry looks like (``core.ca
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -233,13 +233,14 @@ class Lists:
         left_out = tuple(reason for each in found for reason in each.left_out)
         ttl, scope = known.hints
         entries = frames.encode_entries([entry for each in found for entry in each.entries])
-        stamp = entries + repr((ttl, scope, left_out)).encode("utf-8", "replace")
+        unread = tuple(k.type for k in KINDS if k.method in known.troubles and k.method not in known.lists)
+        stamp = entries + repr((ttl, scope, left_out, unread)).encode("utf-8", "replace")
         same = stamp == known.published or (session and not known.published and stamp == base.published)
         if same and not announced:
             return
         known.published = stamp
-        frame = frames.Catalogue(era, session, ttl, "public" if scope == "public" else "private", left_out, announced)
-        self._outlet.send(frame, entries)
+        shared: Literal["public", "private"] = "public" if scope == "public" else "private"
+        self._outlet.send(frames.Catalogue(era, session, ttl, shared, left_out, announced, unread), entries)
 
     def close_session(self, session: str) -> None:
         """A session has ended: its overlay is of no more use."""

@@ -35,7 +35,8 @@ async def test_too_many_processes_end_the_upstream_with_all_of_them(tmp_path: Pa
         raw("--grandchildren", "4", "--pid-file", str(pids)), limits={"max_processes": 3}, isolation="shared"
     )
     async with Worker.start(tmp_path, config) as worker:
-        family = [int(line) for line in (await wait_for(lambda: pids.exists() and pids.read_text())).split()]
+        await wait_for(pids.exists)
+        family = [int(line) for line in pids.read_text().split()]
         answer = await worker.call("echo", {"delay": 30})
         assert (answer.reason, "max_processes (3)" in answer.message) == ("process_limit", True)
         all_gone(family)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,6 +53,24 @@ async def test_a_killed_worker_fails_its_calls_alone_and_is_replaced(heart: Beat
     assert [row.status for row in await heart.rows(3)].count("error") == 1
     records = heart.heart.home.upstream_pids
     await wait_for(lambda: len(list(records.iterdir())) == 2, what="one record for each living upstream process")
+
+
+async def test_what_a_new_worker_cannot_read_stays_as_it_was_known(heart: Beating, tmp_path: Path) -> None:
+    """A worker is replaced while its upstream does not answer lists: nothing leaves the clients' lists, calls work."""
+    broken = tmp_path / "broken"
+    never = [*raw("--never", "tools/list").argv]
+    script = f"if [ -e {broken} ]; then exec {shlex.join(never)}; else exec {shlex.join(raw().argv)}; fi"
+    await heart.add("one", Upstream("sh", ["-c", script]), limits={"start_seconds": 1.0})
+    before = await heart.names()
+    assert before
+    broken.touch()
+    heart.ear.lists.clear()
+    os.kill(heart.view("one").worker_pid, signal.SIGKILL)
+    view = await wait_for(lambda: v if "tools/list" in (v := heart.view("one")).message else None)
+    assert view.state == "ready"
+    assert await heart.names() == before
+    assert heart.ear.lists == [], "nobody is told of a change that is none"
+    assert text(await heart.call("one__echo", n=1)) == {"n": 1}
 
 
 @pytest.mark.slow
