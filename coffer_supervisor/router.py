@@ -97,9 +97,12 @@ class Router:
     def fail_all(self) -> None:
         """End the calls that are still open, as the daemon leaves."""
         for call in list(self._calls.table.values()):
-            if call.peer is not None:
-                self._channel.send(call.peer, frames.Cancel(call.corr, "Coffer is stopping"))
-            self._fail(call, errors.STOPPING, "Coffer stopped before the answer came", server=call.server)
+            if call.peer is None:
+                self._fail(call, errors.STOPPING, "Coffer stopped before this was sent", server=call.server)
+                continue
+            self._channel.send(call.peer, frames.Cancel(call.corr, "Coffer is stopping"))
+            text = "Coffer stopped before the answer came; the call may have been carried out"
+            self._fail(call, errors.DAEMON_LOST, text, server=call.server)
 
     def answer(self, ask: int, payload: bytes, error: bool) -> None:
         """The client's answer to an ask; one that nobody waits for any more is dropped."""

@@ -78,6 +78,8 @@ def report(found: ResourceView, waited: float, *, as_json: bool, quiet: bool, ve
     if status.state == "ready":
         render.line(_ready(found, status, waited))
         _names(daemon, found.name)
+    elif status.state == "stopped" and found.enabled:
+        render.line(f"✓ {found.name} is {verb} and is about to start; see how it goes: coffer mcp test {found.name}")
     elif status.state in ("disabled", "stopped"):
         render.line(f"✓ {found.name} is {verb}, and {status.state}")
     elif status.state == "starting":
