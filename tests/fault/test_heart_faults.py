@@ -60,7 +60,7 @@ async def test_what_a_new_worker_cannot_read_stays_as_it_was_known(heart: Beatin
     broken = tmp_path / "broken"
     never = [*raw("--never", "tools/list").argv]
     script = f"if [ -e {broken} ]; then exec {shlex.join(never)}; else exec {shlex.join(raw().argv)}; fi"
-    await heart.add("one", Upstream("sh", ["-c", script]), limits={"start_seconds": 1.0})
+    await heart.add("one", Upstream("sh", ["-c", script]), limits={"start_seconds": 5.0})
     before = await heart.names()
     assert before
     broken.touch()

@@ -9,7 +9,7 @@ from typing import Literal
 from tests.fault.suite.stage import Stage
 
 Play = Callable[[Stage], Awaitable[None]]
-Kind = Literal["upstream", "client", "coffer", "machine"]
+Kind = Literal["upstream", "client", "load", "coffer"]
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,8 @@ def recovery(calls: Iterable[Call], at: float, until: float, slow: float = 0.25)
 
 @dataclass(slots=True)
 class Row:
-    """What one case came to. ``kind``: ``upstream`` is held to the ratio, ``coffer`` and ``machine`` to recovery."""
+    """What one case came to. ``kind``: ``upstream`` and ``client`` are held to the ratio; ``coffer`` and ``load`` to
+    recovery (a load of its own takes its share of two cores like any other), ``load`` to no failed call besides."""
 
     name: str
     kind: str
@@ -97,6 +98,11 @@ class Row:
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     attempts: int = 1
+
+    @property
+    def outage(self) -> bool:
+        """Whether recovery counts, not the ratio."""
+        return self.kind in ("coffer", "load")
 
     @property
     def ratio(self) -> float:
@@ -111,13 +117,13 @@ class Row:
         assert self.during is not None
         if self.before.failed:
             self.faults.append(f"{self.before.failed} healthy calls failed before the fault: {self.before.errors[0]}")
-        if self.kind in ("coffer", "machine"):
+        if self.outage:
             if self.back is None or self.back > RECOVERY_SECONDS:
                 shown = "never" if self.back is None else f"after {self.back:.2f} s"
                 self.faults.append(f"healthy calls were back {shown}, not within {RECOVERY_SECONDS:g} s")
-        else:
-            if self.during.failed:
-                self.faults.append(f"{self.during.failed} healthy calls failed: {self.during.errors[0]}")
+        if self.kind != "coffer" and self.during.failed:
+            self.faults.append(f"{self.during.failed} healthy calls failed: {self.during.errors[0]}")
+        if not self.outage:
             if self.ratio > RATIO and self.during.p99 > self.before.p99 + slack_ms:
                 self.faults.append(f"p99 of the healthy grew by {self.ratio:.2f}, more than {RATIO:g}")
         self.faults.extend(f"left behind: {what}" for what in self.left)

@@ -18,8 +18,8 @@ before, and its latency counts from that moment. Of each case's {seconds:.0f} s 
   has short limits (start 3 s, idle 2 s, total 6 s).
 - **p99 before, during**: of calls to the healthy upstreams, in milliseconds. While another upstream misbehaves it may
   grow by {ratio:g} at the most, and no call may fail.
-- **back**: for faults of Coffer itself, how long after the kill (or after the daemon's new start, or the going on of
-  what was stopped) every healthy call was answered within a second again; {recovery:g} s at the most.
+- **back**: for faults of Coffer itself and for bursts of clients, how long after the kill (or the daemon's new start, the going on of what was
+  stopped, the end of the burst) every healthy call was answered within a second again; {recovery:g} s at the most.
 - **left**: processes, records and the daemon's descriptors that were left when the upstream had been removed.
 
 {machine}. {verdict}
@@ -51,12 +51,12 @@ def _line(row: Row) -> str:
     before, during = row.before, row.during
     if before is None or during is None:
         return f"| {row.name} | | | | | | | **no** |\n"
-    outage = row.kind in ("coffer", "machine")
+    outage = row.outage
     cells = [
         row.name,
         "; ".join(row.seen) or "(nobody called it)",
         f"{before.p99:.1f}",
-        "" if outage else f"{during.p99:.1f}",
+        "" if row.kind == "coffer" else f"{during.p99:.1f}",
         "" if outage else f"{row.ratio:.2f}",
         (f"{row.back:.2f} s" if row.back is not None else "never") if outage else "",
         "; ".join(row.left) or "nothing",

@@ -92,12 +92,8 @@ async def corrupt(stage: Stage) -> None:
     await stage.victim()
     path = stage.daemon.home / "coffer.db"
     async with stage.fault():
-        for name in (path, Path(f"{path}-wal")):
-            with open(name, "r+b") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(0)
-                file.write(os.urandom(min(size, 200_000)))
-        kept = path.read_bytes()[:4096]
+        _corrupt(path)
+        kept = path.read_bytes()[4096:8192]
         end = time.monotonic() + stage.stormy - 1
         while time.monotonic() < end:
             await stage.burst(2)
@@ -108,8 +104,21 @@ async def corrupt(stage: Stage) -> None:
         stage.note(f"calls go on; `coffer mcp disable` said: {_first_line(refused.stderr)}")
         if refused.returncode == 0:
             stage.row.faults.append("a change of the configuration seemed to succeed")
-    if path.read_bytes()[:4096] != kept:
+    if not path.exists() or path.read_bytes()[4096:8192] != kept:
         stage.row.faults.append("the corrupt file was overwritten")
+
+
+def _corrupt(path: Path) -> None:
+    """Random bytes for all but the first page, and no page left in anybody's cache: another wrote in between."""
+    database = sqlite3.connect(path, isolation_level=None, timeout=10)
+    database.execute("CREATE TABLE passing (a)")
+    database.execute("DROP TABLE passing")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with open(path, "r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+    database.close()
 
 
 @CASES("wall clock jumps by a day, back and forth", "upstream", own_daemon=True)
