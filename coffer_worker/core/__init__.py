@@ -3,6 +3,7 @@
 ``framing`` bytes to messages · ``splice`` raw JSON taken apart and joined · ``relay`` calls in flight and limits ·
 ``pool`` which connection serves whom · ``translate`` params in, results out · ``catalogue`` lists to entries ·
 ``bridge`` what crosses between eras · ``subscriptions`` who wants which resource · ``trouble`` failing sessions ·
-``headers`` arguments repeated as headers · ``pace`` how often to read lists.
+``headers`` arguments repeated as headers · ``pace`` how often to read lists · ``sse`` event streams · ``http_rules``
+what statuses, headers and redirects mean.
 Nothing here imports asyncio, sockets, the clock or logging: time is passed in.
 """
