@@ -83,6 +83,10 @@ def recovery(calls: Iterable[Call], at: float, until: float, slow: float = 0.25)
     return back - at if last == "ok" else None
 
 
+TIMES = ("p99 of the healthy grew", "healthy calls were back")
+"""How faults begin that a busy machine alone may bring about."""
+
+
 @dataclass(slots=True)
 class Row:
     """What one case came to. ``kind``: ``upstream`` and ``client`` are held to the ratio; ``coffer`` and ``load`` to
@@ -117,13 +121,11 @@ class Row:
         assert self.during is not None
         if self.before.failed:
             self.faults.append(f"{self.before.failed} healthy calls failed before the fault: {self.before.errors[0]}")
-        if self.outage:
-            if self.back is None or self.back > RECOVERY_SECONDS:
-                shown = "never" if self.back is None else f"after {self.back:.2f} s"
-                self.faults.append(f"healthy calls were back {shown}, not within {RECOVERY_SECONDS:g} s")
+        if self.outage and (self.back is None or self.back > RECOVERY_SECONDS):
+            shown = "never" if self.back is None else f"after {self.back:.2f} s"
+            self.faults.append(f"healthy calls were back {shown}, not within {RECOVERY_SECONDS:g} s")
         if self.kind != "coffer" and self.during.failed:
             self.faults.append(f"{self.during.failed} healthy calls failed: {self.during.errors[0]}")
-        if not self.outage:
-            if self.ratio > RATIO and self.during.p99 > self.before.p99 + slack_ms:
-                self.faults.append(f"p99 of the healthy grew by {self.ratio:.2f}, more than {RATIO:g}")
+        if not self.outage and self.ratio > RATIO and self.during.p99 > self.before.p99 + slack_ms:
+            self.faults.append(f"p99 of the healthy grew by {self.ratio:.2f}, more than {RATIO:g}")
         self.faults.extend(f"left behind: {what}" for what in self.left)

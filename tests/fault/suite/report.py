@@ -18,8 +18,9 @@ before, and its latency counts from that moment. Of each case's {seconds:.0f} s 
   has short limits (start 3 s, idle 2 s, total 6 s).
 - **p99 before, during**: of calls to the healthy upstreams, in milliseconds. While another upstream misbehaves it may
   grow by {ratio:g} at the most, and no call may fail.
-- **back**: for faults of Coffer itself and for bursts of clients, how long after the kill (or the daemon's new start, the going on of what was
-  stopped, the end of the burst) every healthy call was answered within a second again; {recovery:g} s at the most.
+- **back**: for faults of Coffer itself and for bursts of clients, how long after the kill (or the daemon's new start,
+  the going on of what was stopped, the end of the burst) every healthy call was answered as before; {recovery:g} s at
+  the most.
 - **left**: processes, records and the daemon's descriptors that were left when the upstream had been removed.
 
 {machine}. {verdict}

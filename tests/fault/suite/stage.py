@@ -63,6 +63,7 @@ class Stage:
     upstream: Upstream | None = None
     mark: str = ""
     seen: list[Seen] = field(default_factory=list)
+    removable: bool = True
     _load: subprocess.Popen[bytes] | None = None
     _began: float = 0.0
     _descriptors: int = 0
@@ -240,6 +241,8 @@ class Stage:
         if any(seen.what.startswith("NO END") for seen in self.seen):
             row.faults.append("a call never ended")
         self._no_call_twice()
+        if not self.removable:
+            return
         with contextlib.suppress(ApiError):
             await self.daemon.call("DELETE", f"/resources/mcp_server/{VICTIM}")
         for what, gone in (

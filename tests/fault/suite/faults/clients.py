@@ -53,7 +53,7 @@ async def vanishes(stage: Stage) -> None:
 
 @CASES("a client never reads its answers (50 MB)", "client")
 async def never_reads(stage: Stage) -> None:
-    await stage.register(fake(), isolation="shared")
+    await stage.register(fake(), isolation="shared", limits={"start_seconds": 20.0})
     supervisor, worker = psutil.Process(stage.pid), psutil.Process(await stage.worker_pid())
     async with stage.fault():
         before = supervisor.memory_info().rss + worker.memory_info().rss

@@ -101,6 +101,7 @@ async def corrupt(stage: Stage) -> None:
         stage.expect("ok")
         stage.within(1)
         refused = await asyncio.to_thread(stage.daemon.cli, "mcp", "disable", "calm1")
+        stage.removable = False  # nothing can be removed from such a database; the daemon's end takes it along
         stage.note(f"calls go on; `coffer mcp disable` said: {_first_line(refused.stderr)}")
         if refused.returncode == 0:
             stage.row.faults.append("a change of the configuration seemed to succeed")
