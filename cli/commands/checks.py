@@ -124,7 +124,7 @@ def database(home: Home) -> list[Check]:
         verdict = str(error)
     if verdict == "ok":
         return [Check(name="database", status="ok", message=f"{home.db} is sound")]
-    hint = f"stop the daemon, keep a copy of {home.db}, and put a backup from {home.backups} in its place"
+    hint = f"put a backup in its place, which keeps this one too: coffer restore FILE; copies lie in {home.backups}"
     return [Check(name="database", status="fail", message=f"{home.db}: {verdict}", hint=hint)]
 
 

@@ -47,7 +47,7 @@ def stop(as_json: Json = False, quiet: Quiet = False) -> None:
     if daemon is None:
         _emit_state(as_json, quiet, Status(running=False, reason="it did not run"), "coffer-daemon is not running")
         return
-    _end(daemon, "stopped")
+    end(daemon, "stopped")
     _emit_state(
         as_json, quiet, Status(running=False, reason="stopped"), f"✓ coffer-daemon (pid {daemon.info.pid}) has stopped"
     )
@@ -58,7 +58,7 @@ def restart(as_json: Json = False, quiet: Quiet = False) -> None:
     """Stop the daemon and start it again from this installation. Connected shims wait and go on."""
     daemon = client.running()
     if daemon is not None:
-        _end(daemon, "restarting")
+        end(daemon, "restarting")
     _report(client.connect(), as_json, quiet, "is ready again" if daemon else "is ready")
 
 
@@ -131,7 +131,7 @@ def backup(
         render.emit(as_json, done, lambda: render.line(f"✓ {done.path} ({size(done.bytes)})"))
 
 
-def _end(daemon: "Client", reason: Any) -> None:
+def end(daemon: "Client", reason: Any) -> None:
     """Asks the daemon to leave, and waits until it has."""
     from coffer_common import flocks
 

@@ -101,6 +101,49 @@ def test_backup_is_a_healthy_private_copy(daemon: Daemon, tmp_path: Path) -> Non
     assert daemon.cli("backup").returncode == exits.OK
 
 
+def test_a_backup_is_put_back_and_what_was_there_is_kept(daemon: Daemon, tmp_path: Path) -> None:
+    """Restoring brings the servers of then, restarts the daemon that runs, and loses nothing."""
+    ghost = {"transport": "stdio", "command": "no-such-command-anywhere"}
+    daemon.add_server("before", ghost)
+    copy = tmp_path / "copy.db"
+    assert daemon.cli("backup", str(copy)).returncode == exits.OK
+    daemon.add_server("after", ghost)
+    first = daemon.info["pid"]
+    assert daemon.cli("restore", str(copy)).returncode == exits.USAGE  # nobody is here to answer
+    assert daemon.info["pid"] == first
+    done = daemon.cli("restore", str(copy), "--yes", "--json")
+    assert done.returncode == exits.OK, done
+    assert daemon.info["pid"] != first
+    assert daemon.cli("mcp", "list", "-q").stdout == "before\n"
+    kept = json.loads(done.stdout)["kept"]
+    with closing(sqlite3.connect(kept)) as old:
+        assert {row[0] for row in old.execute("SELECT name FROM resource")} == {"before", "after"}
+    assert stat.S_IMODE(daemon.home.joinpath("coffer.db").stat().st_mode) == 0o600
+
+
+def test_only_a_sound_copy_is_restored_and_a_damaged_store_is_mended_by_it(coffer: Daemon, tmp_path: Path) -> None:
+    """What is no store is refused and changes nothing; a damaged store is kept, and Coffer works again."""
+    coffer.start()
+    copy, other, foreign = tmp_path / "copy.db", tmp_path / "other.db", tmp_path / "foreign.db"
+    assert coffer.cli("backup", str(copy)).returncode == exits.OK
+    coffer.stop()
+    other.write_text("no database")
+    with closing(sqlite3.connect(foreign)) as made:
+        made.execute("CREATE TABLE mine (x)")
+    for path, code in ((other, exits.USAGE), (foreign, exits.USAGE), (tmp_path / "none", exits.NOT_FOUND)):
+        assert coffer.cli("restore", str(path), "--yes").returncode == code
+    assert coffer.cli("restore", str(coffer.home / "coffer.db"), "--yes").returncode == exits.USAGE
+    for suffix in ("-wal", "-shm"):
+        (coffer.home / f"coffer.db{suffix}").unlink(missing_ok=True)
+    (coffer.home / "coffer.db").write_text("damaged")
+    refused = coffer.cli("mcp", "list")
+    assert "coffer restore" in refused.stderr, refused
+    done = coffer.cli("restore", str(copy), "--yes")
+    assert done.returncode == exits.OK, done
+    assert coffer.cli("mcp", "list").returncode == exits.OK
+    assert [path.read_text() for path in (coffer.home / "backups").glob("coffer-replaced-*.db")] == ["damaged"]
+
+
 def test_doctor_without_and_with_a_daemon(coffer: Daemon) -> None:
     """PATH, launchers, ports, permissions, the database and each upstream are looked at; trouble is exit code 1."""
     done = coffer.cli("doctor")
