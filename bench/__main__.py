@@ -1,4 +1,4 @@
-"""Run the benchmark: `python -m bench [--quick] [--json FILE] [--only direct,relay,http,shim]`.
+"""Run the benchmark: `python -m bench [--quick] [--json FILE] [--only direct,relay,http,shim,url,http-url]`.
 
 Prints a table and writes JSON. Exit code 1 only where something is wrong (errors, a mixed-up answer, rows that
 do not equal calls), never for being slow.
@@ -23,13 +23,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from bench.gateway import BIG, LISTS, PER_LIST, TOOL, Gateway
+from bench.gateway import BIG, LISTS, PER_LIST, TOOL, URL_TOOL, Gateway
 from bench.load import Load, list_tools, load, timed_big
 from bench.report import Report
 from bench.wire import BenchError, Http, Pipe, Wire
 
 UPSTREAM = [sys.executable, "-m", "bench.upstream"]
-WAYS = ("direct", "relay", "http", "shim")
+WAYS = ("direct", "relay", "http", "shim", "url", "http-url")
+THROUGH = ("http", "shim", "http-url")
 BIG_BYTES = 10_000_000
 
 
@@ -54,6 +55,19 @@ async def relay() -> AsyncIterator[Http]:
         shutil.rmtree(folder)
 
 
+@contextlib.asynccontextmanager
+async def at_a_url() -> AsyncIterator[int]:
+    """The port of the upstream that is reached over HTTP."""
+    process = subprocess.Popen([sys.executable, "-m", "bench.url_upstream"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield int(await asyncio.to_thread(process.stdout.readline))
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
 class Run:
     """One run: its options, the ways that are open, and what it found."""
 
@@ -75,14 +89,23 @@ class Run:
                 self.wires["direct"] = (direct, "echo")
             if "relay" in wanted:
                 self.wires["relay"] = (await stack.enter_async_context(relay()), "echo")
-            if {"http", "shim"} & set(wanted):
-                await self.open_gateway(stack, wanted)
+            port = await stack.enter_async_context(at_a_url()) if {"url", "http-url"} & set(wanted) else 0
+            if "url" in wanted:
+                await self.opened(stack, "url", Http(port, "/mcp", {}), "echo")
+            if set(THROUGH) & set(wanted):
+                await self.open_gateway(stack, wanted, port)
             await self.loads()
             await self.big()
             if self.gateway is not None:
                 await self.rest(self.gateway)
 
-    async def open_gateway(self, stack: contextlib.AsyncExitStack, wanted: list[str]) -> None:
+    async def opened(self, stack: contextlib.AsyncExitStack, way: str, wire: Http | Pipe, tool: str) -> None:
+        """Open one way, and close it in the end."""
+        await asyncio.wait_for(wire.open(), 20)
+        stack.push_async_callback(wire.close)
+        self.wires[way] = (wire, tool)
+
+    async def open_gateway(self, stack: contextlib.AsyncExitStack, wanted: list[str], port: int) -> None:
         """Start Coffer; its idle memory is taken before any load."""
         gateway = Gateway()
         stack.push_async_callback(asyncio.to_thread, gateway.stop)
@@ -96,9 +119,10 @@ class Run:
         }
         for way, wire in (("http", gateway.http()), ("shim", gateway.shim())):
             if way in wanted:
-                await asyncio.wait_for(wire.open(), 20)
-                stack.push_async_callback(wire.close)
-                self.wires[way] = (wire, TOOL)
+                await self.opened(stack, way, wire, TOOL)
+        if "http-url" in wanted:
+            await asyncio.to_thread(gateway.add_url, port)
+            await self.opened(stack, "http-url", gateway.http(), URL_TOOL)
 
     async def loads(self) -> None:
         """Every way at every concurrency; the ways take turns, the median round (by calls/s) counts."""
@@ -122,7 +146,7 @@ class Run:
 
     def count(self, way: str, calls: int) -> None:
         """Keep the sum of what Coffer must have logged."""
-        if way in ("http", "shim"):
+        if way in THROUGH:
             self.through += calls
 
     def fault(self, text: str) -> None:
@@ -162,10 +186,10 @@ class Run:
         figures["worker_start_ms"] = await gateway.worker_start(3 if self.options.quick else 9)
 
     async def lists(self, gateway: Gateway) -> None:
-        """tools/list of all twenty-one upstreams."""
+        """tools/list of all upstreams."""
         wire = gateway.http()
         await wire.open()
-        expected = LISTS * PER_LIST + 2
+        expected = LISTS * PER_LIST + (4 if "http-url" in self.wires else 2)
         times = []
         for _ in range(10 if self.options.quick else 50):
             tools, size, took = await list_tools(wire)

@@ -27,6 +27,8 @@ MIB = 1024 * 1024
 NAME = "bench"
 TOOL = "bench__echo"
 BIG = "bench__big"
+URL_NAME = "benchurl"
+URL_TOOL = "benchurl__echo"
 LISTS = 20
 PER_LIST = 50
 
@@ -58,6 +60,11 @@ class Gateway:
         self.daemon.start()
         self.daemon.add_server(NAME, config())
         self.daemon.wait_state(NAME)
+
+    def add_url(self, port: int) -> None:
+        """Register the fast upstream that is reached over HTTP."""
+        self.daemon.add_server(URL_NAME, {"transport": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+        self.daemon.wait_state(URL_NAME)
 
     def stop(self) -> None:
         """Stop it and remove its home."""

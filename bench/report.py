@@ -30,7 +30,7 @@ class Target:
 
 @dataclass
 class Report:
-    """All that one run found. `loads` by way (direct, relay, http, shim), one for each concurrency."""
+    """All that one run found. `loads` by way (direct, relay, http, shim, url, http-url), one for each concurrency."""
 
     loads: dict[str, list[Load]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +52,10 @@ class Report:
             if one and direct:
                 what = f"{way}: p50 over direct, one at a time"
                 found.append(Target(what, round(one.p50 - direct.p50, 3), "ms", limit))
+        url, through = self.at("url", 1), self.at("http-url", 1)
+        if url and through:
+            what = "http-url: p50 over url, one at a time"
+            found.append(Target(what, round(through.p50 - url.p50, 3), "ms", 1.0))
         many = self.at("http", 64)
         if many and relay and relay.per_second:
             ratio = round(many.per_second / relay.per_second, 2)
@@ -89,13 +93,13 @@ class Report:
 
     def table(self) -> str:
         """For people."""
-        lines = [f"{'way':8}{'at once':>8}{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'calls/s':>12}{'of relay':>10}"]
+        lines = [f"{'way':10}{'at once':>8}{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'calls/s':>12}{'of relay':>10}"]
         for way, some in self.loads.items():
             for one in some:
                 relay = self.at("relay", one.at_once)
                 ratio = f"{one.per_second / relay.per_second:.2f}" if relay and relay.per_second else "-"
                 lines.append(
-                    f"{way:8}{one.at_once:>8}{one.p50:>10.3f}{one.p95:>10.3f}{one.p99:>10.3f}"
+                    f"{way:10}{one.at_once:>8}{one.p50:>10.3f}{one.p95:>10.3f}{one.p99:>10.3f}"
                     f"{one.per_second:>12,.0f}{ratio:>10}"
                 )
         lines += ["", f"{'':48}{'value':>12}{'target':>14}"]

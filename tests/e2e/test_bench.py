@@ -24,6 +24,6 @@ def test_bench_answers_belong_to_their_calls_and_rows_equal_calls(tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert found["faults"] == []
-    assert set(found["loads"]) == {"direct", "relay", "http", "shim"}
+    assert set(found["loads"]) == {"direct", "relay", "http", "shim", "url", "http-url"}
     assert found["figures"]["rows"] == found["figures"]["calls"] > 0
     assert len(found["targets"]) >= 12
