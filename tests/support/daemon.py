@@ -68,6 +68,7 @@ class Daemon:
 
     home: Path = field(default_factory=make_home)
     extra_env: dict[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -110,7 +111,7 @@ class Daemon:
         out = open(self.home / "daemon.out", "ab")  # noqa: SIM115 (closed below)
         try:
             self.process = subprocess.Popen(
-                [DAEMON], env=self.env, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                [DAEMON, *self.flags], env=self.env, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         finally:
             out.close()
