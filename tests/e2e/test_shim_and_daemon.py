@@ -13,7 +13,7 @@ from coffer_common.version import VERSION
 from tests.support import procs, upstreams
 from tests.support.clients import ERAS, json_of, shim_client, text_of
 from tests.support.daemon import SHIM, Daemon
-from tests.support.lines import lines
+from tests.support.lines import Lines, lines
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.e2e
@@ -92,6 +92,56 @@ async def test_twenty_shims_and_commands_at_once(coffer: Daemon) -> None:
     answers = await asyncio.gather(*(shim() for _ in range(10)), *(command() for _ in range(10)))
     assert answers == ["coffer"] * 10 + [True] * 10
     assert len(procs.titled(coffer.home, "coffer-daemon")) == 1
+
+
+async def test_any_number_of_clients_come_and_go(daemon: Daemon) -> None:
+    """H08: two clients, each with its own session; the first drops without a word and comes back; both are served."""
+    daemon.add_server("files", upstreams.fake("--tools", "echo"))
+    daemon.wait_state("files")
+
+    async def calls(shim: Lines, nonce: str) -> bool:
+        params = {"name": "files__echo", "arguments": {"nonce": nonce}}
+        return nonce in json.dumps((await shim.request(nonce, "tools/call", params))["result"])
+
+    async with lines([SHIM], env=daemon.env, cwd="/") as stays:
+        await stays.initialize()
+        async with lines([SHIM], env=daemon.env, cwd="/") as leaves:
+            await leaves.initialize()
+            assert await calls(leaves, "one")
+            leaves.process.kill()
+        async with lines([SHIM], env=daemon.env, cwd="/") as again:
+            await again.initialize()
+            assert await calls(again, "two")
+            assert await calls(stays, "three")
+
+
+async def test_a_proxy_in_the_environment_is_not_asked_for_what_is_local(coffer: Daemon) -> None:
+    """H16: with proxies that nobody serves, shim and commands reach the daemon, and start it, all the same."""
+    dead = "http://127.0.0.1:9"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+    coffer.extra_env |= dict.fromkeys(names, dead) | {"NO_PROXY": "", "no_proxy": ""}
+    async with lines([SHIM], env=coffer.env, cwd="/") as shim:
+        assert (await shim.initialize())["result"]["serverInfo"]["name"] == "coffer"
+        coffer.add_server("files", upstreams.fake("--tools", "echo"))
+        coffer.wait_state("files")
+        assert coffer.cli("mcp", "call", "files", "echo").returncode == 0
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_long_list_comes_in_pages_and_its_last_tool_works(daemon: Daemon, mode: str) -> None:
+    """Q02: Coffer's own cursors lead through all of it, nothing twice, in either era."""
+    wanted = [f"tool{number:04}" for number in range(1200)]
+    daemon.add_server("many", upstreams.fake("--tools", *wanted))
+    daemon.wait_state("many")
+    async with shim_client(daemon, mode) as client:
+        found, cursor, pages = [], None, 0
+        while pages == 0 or cursor is not None:
+            page = await client.list_tools(cursor=cursor)
+            found += [tool.name for tool in page.tools]
+            cursor, pages = page.next_cursor, pages + 1
+        assert pages > 1
+        assert found == [f"many__{name}" for name in wanted]
+        assert json_of(await client.call_tool(found[-1], {"n": 1})) == {"n": 1}
 
 
 def test_the_daemon_has_not_loaded_the_sdk(daemon: Daemon) -> None:
