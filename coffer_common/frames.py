@@ -289,6 +289,14 @@ class Ask(_Frame, frozen=True, tag="ask"):
     method: str
 
 
+class Paused(_Frame, frozen=True, tag="paused"):
+    """The upstream closed the event stream of a call and will go on with it when it is asked for the rest: a client
+    that can take up its own stream again may be sent away likewise.
+    """
+
+    corr: int
+
+
 class Withdraw(_Frame, frozen=True, tag="withdraw"):
     """The upstream cancelled its ask."""
 
@@ -371,6 +379,7 @@ FromWorker = (
     | Fail
     | Ask
     | Withdraw
+    | Paused
     | Notify
     | Dumped
     | LoadSecret

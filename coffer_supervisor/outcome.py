@@ -49,6 +49,9 @@ class Outcome:
     def ask(self, ask: int, method: str, params: bytes) -> None:
         """Nobody can be asked: no capability was declared, so no ask is lawful."""
 
+    def pause(self) -> None:
+        """Nobody waits on a stream."""
+
     def withdraw(self, ask: int, reason: str) -> None:
         """See ``ask``."""
 

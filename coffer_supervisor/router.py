@@ -64,6 +64,7 @@ class Router:
             (frames.Reply, self._on_reply),
             (frames.Fail, self._on_fail),
             (frames.Progress, self._on_progress),
+            (frames.Paused, self._on_paused),
             (frames.Notify, self._on_notify),
         ):
             channel.on(frame_type, handler)
@@ -310,6 +311,11 @@ class Router:
         call = self._calls.table.get(frame.corr)
         if call is not None and call.peer is peer:
             call.sink.progress(payload)
+
+    def _on_paused(self, peer: Peer, frame: frames.Paused, payload: bytes) -> None:
+        call = self._calls.table.get(frame.corr)
+        if call is not None and call.peer is peer:
+            call.sink.pause()
 
     def _on_notify(self, peer: Peer, frame: frames.Notify, payload: bytes) -> None:
         if frame.corr:

@@ -248,6 +248,12 @@ class Calls:
 
     # ---- progress
 
+    def paused(self, connection: Connection, id: int | str) -> None:
+        """The upstream closed a call's event stream, and will go on with it: its client may do likewise."""
+        for flight in self._relay.of_connection(connection.number):
+            if flight.id == id:
+                self._outlet.send(frames.Paused(flight.corr))
+
     def progress(self, connection: Connection, params: bytes) -> None:
         """A ``notifications/progress``: its call's idle limit begins anew, and the client may hear of it."""
         try:

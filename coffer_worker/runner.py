@@ -306,6 +306,10 @@ class Runner:
         """A line on stdout that is no message."""
         self._log.stdout(line)
 
+    def paused(self, connection: Connection, id: int | str) -> None:
+        """The upstream closed a call's event stream for a while."""
+        self._calls.paused(connection, id)
+
     def stray(self, connection: Connection, id: bytes) -> None:
         """An answer to nothing that is open: late, or wrong."""
         never = self._relay.stray(connection.number, number_of(id))

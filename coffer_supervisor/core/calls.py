@@ -98,6 +98,10 @@ class CallSink(Protocol):
     def notify(self, method: str, params: bytes) -> None:
         """A notification that belongs to this call's stream."""
 
+    def pause(self) -> None:
+        """The upstream closed the event stream of this call and will go on with it later: where the client can take up
+        a stream again, its own may end now."""
+
     def ask(self, ask: int, method: str, params: bytes) -> None:
         """An upstream's request to the client; ``Router.answer`` takes the answer under the same number."""
 

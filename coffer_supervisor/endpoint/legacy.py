@@ -130,10 +130,12 @@ class LegacyHttp:
             return _plain(outbox, array=array)
         name = live.logs.add(outbox)
         response = await open_stream(entry.request)
-        if live.session.revision == _PRIMED:
+        primed = live.session.revision == _PRIMED
+        if primed:
             await response.write(priming(f"{name}-0"))
-        await pump(response, outbox, name=name, start=0)
-        if outbox.size > REPLAY_ENDED_BYTES:  # it was written whole: a large one is not kept for a second time
+        await pump(response, outbox, name=name, start=0, primed=primed)
+        if outbox.ended and outbox.size > REPLAY_ENDED_BYTES:
+            # It was written whole: a large one is not kept for a second time.
             live.logs.drop(name)
         live.logs.trim()
         return response
@@ -179,7 +181,8 @@ class LegacyHttp:
         standing = outbox is live.outbox
         self._sessions.attached(live, standing=standing)
         try:
-            await pump(response, outbox, name=name, start=start)
+            primed = live.session.revision == _PRIMED and not standing
+            await pump(response, outbox, name=name, start=start, primed=primed)
         finally:
             self._sessions.detached(live, standing=standing)
         return response

@@ -43,6 +43,10 @@ class OpenCall(HttpSink):
         self._session.asks[raw_id] = ask
         self._asks.append(raw_id)
 
+    def pause(self) -> None:
+        """The upstream closed its stream in mid-call: this call's may end likewise, for it can be taken up again."""
+        self.outbox.pause()
+
     def withdraw(self, ask: int, reason: str) -> None:
         """The upstream cancelled its request."""
         raw_id = b'"coffer-%d"' % ask

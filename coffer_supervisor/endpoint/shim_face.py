@@ -65,6 +65,9 @@ class ShimCall:
         self._asks.append(raw_id)
         self._face.connection.send(jsonrpc.request(raw_id, method, params))
 
+    def pause(self) -> None:
+        """A shim's connection is no stream of one call."""
+
     def withdraw(self, ask: int, reason: str) -> None:
         raw_id = b'"coffer-%d"' % ask
         if self._face.session.asks.pop(raw_id, None) is not None:

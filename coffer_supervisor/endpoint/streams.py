@@ -32,13 +32,14 @@ class Outbox(MessageLog):
     """A message log with one reader at a time. ``status``: of a JSON answer. ``written``: the last number that went
     out. ``answers_only``: the client takes no stream, so what is no answer is dropped."""
 
-    __slots__ = ("_reader", "_wake", "answers_only", "status", "written")
+    __slots__ = ("_pausing", "_reader", "_wake", "answers_only", "status", "written")
 
     def __init__(self, expected: int = 1, *, answers_only: bool = False) -> None:
         super().__init__(expected)
         self.answers_only = answers_only
         self.status = 200
         self.written = 0
+        self._pausing = False
         self._wake: asyncio.Future[bool] | None = None
         self._reader = 0
 
@@ -55,9 +56,20 @@ class Outbox(MessageLog):
         super().end()
         self._poke()
 
+    def pause(self) -> None:
+        """The reader may end when it has written what there is; another one comes for the rest."""
+        self._pausing = not self.ended
+        self._poke()
+
+    def paused(self) -> bool:
+        """Whether the reader is to end now; asked for once."""
+        pausing, self._pausing = self._pausing, False
+        return pausing
+
     def attach(self) -> int:
         """A new reader, which replaces the one before. Its number."""
         self._reader += 1
+        self._pausing = False
         self._poke()
         return self._reader
 
@@ -108,6 +120,9 @@ class HttpSink:
     def notify(self, method: str, params: bytes) -> None:
         self.outbox.append(jsonrpc.notification(method, params))
 
+    def pause(self) -> None:
+        """A client that could not come back is not sent away."""
+
     def ask(self, ask: int, method: str, params: bytes) -> None:
         if self.on_ask is not None:
             self.on_ask(ask, method, params)
@@ -157,9 +172,11 @@ async def pump(
     *,
     name: str = "",
     start: int | None = None,
+    primed: bool = False,
 ) -> None:
     """Writes the outbox's messages after ``start`` (None: what no reader has written yet) until it has ended, the
-    client is gone (OSError) or another reader took over. ``name``: the stream's own, for event ids."""
+    client is gone (OSError) or another reader took over. ``name``: the stream's own, for event ids. ``primed``: the
+    client knows how to come back, so that the stream may be closed in between."""
     reader = outbox.attach()
     at = outbox.written if start is None else start
     while outbox.is_reader(reader):
@@ -173,7 +190,7 @@ async def pump(
                 outbox.release(at, keep=REPLAY_MESSAGES, keep_bytes=REPLAY_BYTES)
             else:
                 outbox.release(at)
-        elif outbox.ended:
+        elif outbox.ended or (primed and outbox.paused()):
             break
         elif not await outbox.changed(KEEPALIVE_SECONDS):
             await response.write(_COMMENT)

@@ -37,6 +37,9 @@ class Events(Protocol):
     def stray(self, connection: "Connection", id: bytes) -> None:
         """An answer to nothing that is open."""
 
+    def paused(self, connection: "Connection", id: int | str) -> None:
+        """The upstream closed that request's event stream for a while."""
+
     def renewed(self, connection: "Connection") -> None:
         """The upstream's session was lost and made anew."""
 
@@ -247,6 +250,10 @@ class Connection:
     def failed(self, id: int | str, problem: Problem) -> None:
         """There will be no answer to that request."""
         self._settle(id, problem)
+
+    def paused(self, id: int | str) -> None:
+        """The upstream closed that request's event stream for a while."""
+        self._events.paused(self, id)
 
     def waits_for(self, id: int | str) -> bool:
         """Whether that request is open."""

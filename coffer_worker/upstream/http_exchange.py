@@ -168,7 +168,11 @@ class Exchange:
                     return None
         except Trouble as trouble:
             return trouble.text
-        return "its event stream ended before the answer" if self._waiting else None
+        if not self._waiting:
+            return None
+        if self._post.id is not None and parser.last_id and not self._post.modern:
+            self._receiver.paused(self._post.id)
+        return "its event stream ended before the answer"
 
     async def _resume(self, why: str, parser: Events) -> None:
         """Go on with a legacy stream where it broke; a modern stream that broke is over."""

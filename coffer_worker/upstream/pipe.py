@@ -58,6 +58,9 @@ class Receiver(Protocol):
     def failed(self, id: int | str, problem: Problem) -> None:
         """There will be no answer to that request."""
 
+    def paused(self, id: int | str) -> None:
+        """The upstream closed that request's event stream, and will go on with it when asked for the rest."""
+
     def waits_for(self, id: int | str) -> bool:
         """Whether that request is still open."""
 

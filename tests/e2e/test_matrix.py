@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.filterwarnings("ignore:.*removed as of 2026-07-28.*")
 def test_every_exchange_in_every_pairing(daemon: Daemon, tmp_path: Path) -> None:
     """E, V, L, R, H: nonces both ways, seen at both ends; bystanders see nothing; docs/matrix.md says the same."""
     table = everything(daemon, tmp_path)

@@ -47,6 +47,8 @@ class Sink:
     def ask(self, ask: int, method: str, params: bytes) -> None:
         raise AssertionError(f"no client was asked: {method}")
 
+    def pause(self) -> None: ...
+
     def withdraw(self, ask: int, reason: str) -> None:
         raise AssertionError("nothing was asked")
 
