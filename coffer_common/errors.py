@@ -69,6 +69,7 @@ STOPPING: Final = _reason("daemon_stopping", -31017, retryable=True)
 DAEMON_LOST: Final = _reason("daemon_lost", -31018)
 DAEMON_ABSENT: Final = _reason("daemon_absent", -31019, retryable=True)
 ROUNDS_LIMIT: Final = _reason("rounds_limit", -31020)
+ANSWER_LIMIT: Final = _reason("answer_limit", -31028)
 BODY_LIMIT: Final = _reason("body_limit", -31021)
 # What can go wrong with an upstream over HTTP. UNREACHABLE: nothing was sent; BROKEN: the outcome is unknown.
 UNREACHABLE: Final = _reason("upstream_unreachable", -31022, retryable=True)

@@ -4,19 +4,26 @@ Owns the numbers under which the endpoint knows them: a worker's own are unique 
 ask or an answer, and never decides whether one is lawful: the worker did.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from coffer_common import frames, protocol
 from coffer_supervisor.channel import Channel, Peer
+from coffer_supervisor.core.calls import NoticeSink
 from coffer_supervisor.pending import Calls, Pending
 
 
 class Asks:
     """Part of the router. Each ask is answered once; what comes for an ended call is refused or dropped."""
 
-    def __init__(self, calls: Calls, channel: Channel) -> None:
-        self._calls, self._channel = calls, channel
-        self._open: dict[int, tuple[Pending, Peer, int]] = {}
+    def __init__(
+        self, calls: Calls, channel: Channel, listeners: Callable[[], NoticeSink], rest: Callable[[Pending], None]
+    ) -> None:
+        """``rest``: a call's last deadline begins anew, for its worker's clocks stand still meanwhile."""
+        self._calls, self._channel, self._listeners, self._rest = calls, channel, listeners, rest
+        self._open: dict[int, tuple[Pending | str, Peer, int]] = {}
+        """Ours -> the call it belongs to (or the session, where it belongs to none), and the worker's."""
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._last = 0
         channel.on(frames.Ask, self._asked)
@@ -28,32 +35,57 @@ class Asks:
         if found is None:
             return
         call, peer, number = found
-        call.asks.remove(ask)
+        if isinstance(call, Pending):
+            call.asks.remove(ask)
+            self._rest(call)
         self._numbers.pop((peer.name, peer.incarnation, number), None)
         self._channel.send(peer, frames.Answer(number, error), payload)
 
     def drop(self, call: Pending) -> None:
         """The call has ended: its asks with it."""
         for ask in call.asks:
-            _, peer, number = self._open.pop(ask)
-            self._numbers.pop((peer.name, peer.incarnation, number), None)
+            self._forget(ask)
         call.asks.clear()
 
     def _asked(self, peer: Peer, frame: frames.Ask, payload: bytes) -> None:
+        if frame.corr == 0:
+            self._session_asked(peer, frame, payload)
+            return
         call = self._calls.table.get(frame.corr)
         if call is None or call.peer is not peer:
-            error = msgspec.json.encode({"code": protocol.METHOD_NOT_FOUND, "message": "the call has ended"})
-            self._channel.send(peer, frames.Answer(frame.ask, True), error)
+            self._refuse(peer, frame, "the call has ended")
             return
+        number = self._keep(call, peer, frame)
+        call.asks.append(number)
+        self._rest(call)
+        call.sink.ask(number, frame.method, payload)
+
+    def _session_asked(self, peer: Peer, frame: frames.Ask, payload: bytes) -> None:
+        number = self._keep(frame.session, peer, frame)
+        if not self._listeners().session_ask(frame.session, number, frame.method, payload):
+            self._forget(number)
+            self._refuse(peer, frame, "the client cannot be asked now: it has no stream open for that")
+
+    def _keep(self, whose: Pending | str, peer: Peer, frame: frames.Ask) -> int:
         self._last += 1
-        self._open[self._last] = (call, peer, frame.ask)
+        self._open[self._last] = (whose, peer, frame.ask)
         self._numbers[peer.name, peer.incarnation, frame.ask] = self._last
-        call.asks.append(self._last)
-        call.sink.ask(self._last, frame.method, payload)
+        return self._last
+
+    def _forget(self, number: int) -> None:
+        _, peer, theirs = self._open.pop(number)
+        self._numbers.pop((peer.name, peer.incarnation, theirs), None)
+
+    def _refuse(self, peer: Peer, frame: frames.Ask, why: str) -> None:
+        error = msgspec.json.encode({"code": protocol.INVALID_PARAMS, "message": f"{frame.method}: {why}"})
+        self._channel.send(peer, frames.Answer(frame.ask, True), error)
 
     def _withdrawn(self, peer: Peer, frame: frames.Withdraw, payload: bytes) -> None:
         ask = self._numbers.pop((peer.name, peer.incarnation, frame.ask), None)
         if ask is not None:
             call = self._open.pop(ask)[0]
-            call.asks.remove(ask)
-            call.sink.withdraw(ask, frame.reason)
+            if isinstance(call, Pending):
+                call.asks.remove(ask)
+                call.sink.withdraw(ask, frame.reason)
+            else:
+                self._listeners().session_withdraw(call, ask)

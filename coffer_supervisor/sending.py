@@ -102,6 +102,12 @@ class Sending:
         )
         self._channel.send(peer, frame, request.params)
 
+    def rest(self, call: Pending) -> None:
+        """Its client is asked, or has answered: the worker's clocks begin anew, and so does ours."""
+        upstream = self._supervision.upstreams.get(call.server)
+        if upstream is not None:
+            self._deadline(call, self._backstop(upstream))
+
     def _backstop(self, upstream: Upstream) -> float | None:
         """When the worker, which keeps the limits, must have said something; None where there is no limit."""
         limits = upstream.config.limits

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -56,6 +56,7 @@ class Waiter:
     caller: Caller
     ready: Callable[[Connection, Member], None]
     refuse: Callable[[Refusal], None]
+    call: bool = False
     withdrawn: bool = False
 
 
@@ -134,7 +135,8 @@ class Connections:
         guess = self.pool.spare_key(self.pool.era or "legacy")
         self.pool.opening[guess] = None
         try:
-            connection = await self._opener(Want("legacy" if self._verdict == "legacy" else "", guess.revision))
+            era: Literal["", "legacy"] = "legacy" if self._verdict == "legacy" else ""
+            connection = await self._opener(Want(era, guess.revision, guess.declared))
         except StartFailed as error:
             self._start_failed(guess, error)
             return
@@ -143,7 +145,7 @@ class Connections:
             self.pool.not_opened(guess)
         self.pool.era = self._verdict = connection.hop.era
         self.restarts.up(self._loop.time())
-        key = self.pool.spare_key(connection.hop.era)
+        key = self.pool.discovered(guess, connection.hop.era)
         self._admit(key, connection)
         self._redo([*self._take(guess), *self._take_held()])
 
@@ -197,9 +199,9 @@ class Connections:
         elif not self.pool.era:
             self._want_undiscovered(waiter)
         else:
-            found = self.pool.find(waiter.caller)
+            found = self.pool.find(waiter.caller, call=waiter.call)
             if isinstance(found, Use):
-                self._serve(waiter, found.member)
+                self._serve(waiter, found)
             elif isinstance(found, Join):
                 self._waiters.setdefault(found.key, []).append(waiter)
             elif isinstance(found, Refusal):
@@ -240,12 +242,15 @@ class Connections:
             return Refusal(errors.UPSTREAM_FAILED, self._with_advice(self.state.message))
         return Refusal(errors.NEEDS_LOGIN, self.state.message) if self.state.state == "needs_login" else None
 
-    def _serve(self, waiter: Waiter, member: Member) -> None:
+    def _serve(self, waiter: Waiter, found: Use) -> None:
+        member = found.member
         connection = self.open.get(member.number)
         if connection is None:  # its end is being dealt with in this very turn
             self._loop.call_soon(self.want, waiter)
             return
         member.last_used = self._loop.time()
+        if found.handed_over and "roots" in member.key.declared:
+            connection.notify("notifications/roots/list_changed")  # it asked nobody's roots so far
         waiter.ready(connection, member)
 
     @staticmethod
@@ -284,7 +289,7 @@ class Connections:
 
     async def _open(self, key: Key) -> None:
         try:
-            connection = await self._opener(Want(key.era, key.revision))
+            connection = await self._opener(Want(key.era, key.revision, key.declared))
         except StartFailed as error:
             self._not_opened(key, error)
             return

@@ -8,12 +8,16 @@ Source: MCP 2025-11-25, list changed and resource updated notifications; MCP 202
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
 from coffer_common import jsonrpc, names, protocol
 from coffer_supervisor.core.calls import Principal, Scope
 from coffer_supervisor.core.subscriptions import METHODS, UPDATED, Coalescer
+from coffer_supervisor.endpoint.asked import ask_id, withdrawal
+
+ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
 
 @dataclass(slots=True)
@@ -31,6 +35,8 @@ class Hearer:
     stamp: bytes | None = None
     uris: set[str] = field(default_factory=set)
     session: str = ""
+    asks: dict[bytes, int] | None = None
+    """Where a legacy session keeps what it is asked, by id; None where it cannot be."""
 
     def notification(self, method: str, uri: str | None = None) -> bytes:
         """The message in this hearer's form."""
@@ -117,8 +123,27 @@ class Notices:
         message = jsonrpc.notification(method, params)
         for name in sessions or tuple(self._hearers):
             hearer = self._hearers.get(name)
-            if hearer is not None and hearer.stamp is None and hearer.scope.server == server and hearer.ready():
+            if hearer is None or hearer.stamp is not None or not hearer.ready():
+                continue
+            # What was asked on the aggregate is reported as done there too; all else is the pass-through endpoint's.
+            if hearer.scope.server == server or (sessions and method == ELICITATION_COMPLETE):
                 hearer.deliver(message)
+
+    def session_ask(self, session: str, ask: int, method: str, params: bytes) -> bool:
+        """See ``core.calls.NoticeSink``."""
+        hearer = self._hearers.get(session)
+        if hearer is None or hearer.asks is None or not hearer.ready():
+            return False
+        raw_id = ask_id(ask)
+        hearer.asks[raw_id] = ask
+        hearer.deliver(jsonrpc.request(raw_id, method, params))
+        return True
+
+    def session_withdraw(self, session: str, ask: int) -> None:
+        """See ``core.calls.NoticeSink``."""
+        hearer, raw_id = self._hearers.get(session), ask_id(ask)
+        if hearer is not None and hearer.asks is not None and hearer.asks.pop(raw_id, None) is not None:
+            hearer.deliver(withdrawal(raw_id))
 
     # ---- the timer
 

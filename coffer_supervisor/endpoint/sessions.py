@@ -59,6 +59,7 @@ class Sessions:
             ready=lambda: session.initialized and session.streams > 0,
             kinds=frozenset(KINDS),
             uris=session.subscriptions,
+            asks=session.asks,
         )
         self._notices.add(hearer)
         return live

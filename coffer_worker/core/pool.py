@@ -4,8 +4,10 @@ Owns the keys of connections, how many there may be, the handing over of the one
 has been idle long enough to be closed. Never opens or closes one: it says what is to be done. Times are monotonic.
 """
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import msgspec
 
 from coffer_common import errors, protocol
 from coffer_common.frames import Caller
@@ -29,6 +31,12 @@ class Key:
     session: str
     capabilities: str = ""
 
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What is told to the upstream when such a connection is opened."""
+        found: dict[str, Any] = msgspec.json.decode(self.capabilities) if self.capabilities else bridge.declared(None)
+        return found
+
 
 @dataclass(slots=True, eq=False)
 class Member:
@@ -50,9 +58,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Serve the caller on this connection."""
+    """Serve the caller on this connection. ``handed_over``: it was the warm one, and is the caller's from now on."""
 
     member: Member
+    handed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,9 @@ class Pool:
     limits: Limits
     era: Literal["", "legacy", "modern"] = ""
     legacy_side: bool | None = None
+    over_http: bool = False
+    seen: str = field(default_factory=lambda: bridge.capability_set(None))
+    """The capability set of the client seen last: what a warm connection declares."""
     members: dict[int, Member] = field(default_factory=dict)
     opening: dict[Key, None] = field(default_factory=dict)
 
@@ -98,22 +110,33 @@ class Pool:
             return Key("modern", protocol.LATEST_MODERN, own if self.isolation == "session" else SHARED)
         if self.isolation == "shared":
             return Key("legacy", protocol.LATEST_LEGACY, SHARED, bridge.capability_set(None))
-        return Key("legacy", bridge.legacy_revision(caller), own, bridge.capability_set(caller))
+        declared = self.seen if caller is None else bridge.capability_set(caller)
+        return Key("legacy", bridge.legacy_revision(caller), own, declared)
 
-    def find(self, caller: Caller) -> Use | Join | Open | Refusal:
-        """What serves ``caller``."""
+    def exclusive(self, caller: Caller) -> bool:
+        """Whether a call of this caller must own its connection: a legacy upstream's ask over a pipe names no call, and
+        a modern client has no session that it could go to."""
+        if self.over_http or self.isolation == "shared" or caller.era != "modern" or not bridge.may_be_asked(caller):
+            return False
+        return self.key_for(caller).era == "legacy"
+
+    def find(self, caller: Caller, *, call: bool = False) -> Use | Join | Open | Refusal:
+        """What serves ``caller``; ``call``: for a call."""
         key = self.key_for(caller)
+        alone = call and self.exclusive(caller)
+        if key.era == "legacy" and self.isolation != "shared":
+            self.seen = key.capabilities
         spare: Member | None = None
         for member in self.members.values():
             if member.key.session == SPARE and member.key.era == key.era:
                 spare = member
-            elif _serves(member, key):
+            elif _serves(member, key) and not (alone and member.calls):
                 return Use(member)
         if key in self.opening:
             return Join(key)
         if spare is not None and _serves(spare, key, any_session=True):
             spare.key = Key(spare.key.era, spare.key.revision, key.session, spare.key.capabilities)
-            return Use(spare)
+            return Use(spare, handed_over=True)
         if self._spare_opening(key):
             return Join(self.spare_key(key.era))
         return self._open(key)
@@ -134,6 +157,13 @@ class Pool:
             f"Upstream {self.server!r} already has {self.limits.max_connections} connections, its limit: each session "
             "has its own. Close a client, raise max_connections, or use `--isolation shared`",
         )
+
+    def discovered(self, guess: Key, era: Era) -> Key:
+        """The key of the connection that discovery opened under ``guess``."""
+        if era == guess.era:
+            return guess
+        key = self._key(era, None)
+        return key if era == "modern" else replace(key, capabilities=bridge.encoded(guess.declared).decode())
 
     def opened(self, key: Key, number: int, agreed: str, now: float) -> Member:
         """A connection of that key is open, at the revision ``agreed``."""

@@ -7,13 +7,14 @@ they came. Never sends, reads a clock or looks into a payload. Times are monoton
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from coffer_common import errors
 from coffer_common.errors import Reason
 from coffer_common.frames import Caller
 from coffer_common.resources import Limits
+from coffer_worker.core.splice import Slice
 
 _REMEMBERED_CANCELS: Final = 1024
 
@@ -23,7 +24,9 @@ Stage = Literal["queued", "waiting", "sent", "done"]
 @dataclass(slots=True, eq=False)
 class Flight:
     """One call. ``id`` is its number (and progress token) upstream, 0 until sent; ``conn`` the connection's number;
-    ``again``: it was sent a second time, which is the last."""
+    ``again``: it was sent a second time, which is the last. ``keep``: its params may be needed again, ``extra`` goes
+    with them. ``asked_at``: since when its client is being asked something, which stops its clocks; ``rounds``: how
+    often it was; ``top``: the highest progress so far. ``parked``: no request of its client is open meanwhile."""
 
     corr: int
     caller: Caller
@@ -40,6 +43,12 @@ class Flight:
     active: float = 0.0
     progress: bytes = b""
     again: bool = False
+    keep: bool = False
+    extra: dict[str, Slice] = field(default_factory=dict)
+    asked_at: float | None = None
+    rounds: int = 0
+    top: float | None = None
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +163,7 @@ class Relay:
     def sent(self, flight: Flight, conn: int, id: int, now: float, *, keep: bool = False) -> None:
         """The call went upstream under ``id`` on connection ``conn``; ``keep`` its params: it may have to go again."""
         flight.stage, flight.conn, flight.id, flight.active = "sent", conn, id, now
-        if not keep:
+        if not (keep or flight.keep):
             flight.params = b""
         self._by_id[id] = flight
 
@@ -164,6 +173,42 @@ class Relay:
             return False
         self._by_id.pop(flight.id, None)
         flight.stage, flight.again = "waiting", True
+        return True
+
+    # ---- a call whose client is being asked
+
+    def asking(self, flight: Flight, now: float) -> None:
+        """Its client is being asked: its limits stand still, the one for answers runs."""
+        if flight.asked_at is None:
+            flight.asked_at = now
+
+    def answered(self, flight: Flight, now: float) -> None:
+        """Nothing is being asked any more: its limits run on from where they stood."""
+        if flight.asked_at is None:
+            return
+        if flight.total_at is not None:
+            flight.total_at += now - flight.asked_at
+        flight.asked_at, flight.active = None, now
+
+    def between(self, flight: Flight) -> None:
+        """The upstream has answered, but the call is not over: it will be sent again."""
+        self._by_id.pop(flight.id, None)
+        flight.stage, flight.conn, flight.id = "waiting", 0, 0
+
+    def park(self, flight: Flight) -> None:
+        """Its client's request was answered with an ask: its number is free, the call stays under one of ours."""
+        del self._calls[flight.corr]
+        flight.corr, flight.parked = -self.number(), True
+        self._calls[flight.corr] = flight
+
+    def resume(self, flight: Flight, corr: int, caller: Caller) -> bool:
+        """Its client's retry came as ``corr``; False where the cancel of that came first."""
+        if corr in self._early:
+            del self._early[corr]
+            return False
+        del self._calls[flight.corr]
+        flight.corr, flight.caller, flight.parked = corr, caller, False
+        self._calls[corr] = flight
         return True
 
     def progress(self, conn: int, token: int, now: float) -> Flight | None:
@@ -214,11 +259,17 @@ class Relay:
 
     def _idle_at(self, flight: Flight) -> float | None:
         idle = self._limits.idle_seconds
-        return flight.active + idle if flight.stage == "sent" and idle is not None else None
+        asked = flight.asked_at is not None
+        return flight.active + idle if flight.stage == "sent" and idle is not None and not asked else None
+
+    def _due(self, flight: Flight) -> tuple[float | None, ...]:
+        if flight.asked_at is not None:
+            return (flight.asked_at + self._limits.answer_seconds,)
+        return flight.total_at, self._idle_at(flight)
 
     def next_deadline(self) -> float | None:
         """When the first limit is reached, if nothing happens before."""
-        times = [t for f in self._calls.values() for t in (f.total_at, self._idle_at(f)) if t is not None]
+        times = [t for f in self._calls.values() for t in self._due(f) if t is not None]
         return min(times, default=None)
 
     def expired(self, now: float) -> list[Late]:
@@ -226,7 +277,10 @@ class Relay:
         found: list[Late] = []
         for flight in self._calls.values():
             idle_at = self._idle_at(flight)
-            if flight.total_at is not None and flight.total_at <= now:
+            if flight.asked_at is not None:
+                if flight.asked_at + self._limits.answer_seconds <= now:
+                    found.append(Late(flight, self._too_late(flight)))
+            elif flight.total_at is not None and flight.total_at <= now:
                 found.append(Late(flight, self._too_long(flight, now)))
             elif idle_at is not None and idle_at <= now:
                 found.append(Late(flight, self._too_silent(flight)))
@@ -246,6 +300,13 @@ class Relay:
             errors.IDLE_LIMIT,
             f"Upstream {self._server!r} neither answered {_what(flight)} nor reported progress for "
             f"{self._limits.idle_seconds:g} s, its idle limit; the call was cancelled{self._about_strays(flight)}",
+        )
+
+    def _too_late(self, flight: Flight) -> Refusal:
+        return Refusal(
+            errors.ANSWER_LIMIT,
+            f"Upstream {self._server!r} asked for input during {_what(flight)}, and nobody gave it within "
+            f"{self._limits.answer_seconds:g} s, the limit for answers; the call was cancelled",
         )
 
     def _about_strays(self, flight: Flight) -> str:

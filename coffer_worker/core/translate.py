@@ -6,7 +6,7 @@ Never decides where a call goes. Source: MCP base protocol, General fields (``_m
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ _RESULT_TYPE: Final = re.compile(rb'"resultType"\s*:\s*("[^"]*"|[^"])')
 _CACHE: Final = b'"ttlMs":0,"cacheScope":"private"'
 _SHAPE_OF_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 URL_ELICITATION_REQUIRED: Final = -32042
+_NOTHING: Final[dict[str, Slice]] = {}
 
 
 class BadResult(Exception):
@@ -66,11 +67,20 @@ class View:
 
 
 def request_params(
-    method: str, key: str, params: bytes, hop: Hop, token: int, *, log_level: str = ""
+    method: str,
+    key: str,
+    params: bytes,
+    hop: Hop,
+    token: int,
+    *,
+    log_level: str = "",
+    capabilities: bytes = b"",
+    extra: Mapping[str, Slice] = _NOTHING,
 ) -> tuple[bytes, bytes | None]:
     """The params for the upstream, on one line, and the client's own progress token as raw JSON (None: none).
 
-    Raises ValueError where ``params`` or its ``_meta`` is no object.
+    ``capabilities``: what a modern upstream is told of the caller's; ``extra``: members of a retry. Raises ValueError
+    where ``params`` or its ``_meta`` is no object.
     """
     found = splice.members(params)
     meta = splice.members(found["_meta"]) if "_meta" in found else {}
@@ -78,12 +88,15 @@ def request_params(
     kept = {name: value for name, value in meta.items() if name not in protocol.HOP_META}
     kept["progressToken"] = b"%d" % token
     kept |= hop.meta()
+    if capabilities and hop.era == "modern":
+        kept[protocol.META_CLIENT_CAPABILITIES] = capabilities
     if log_level and hop.era == "modern":
         kept[protocol.META_LOG_LEVEL] = _encode(log_level)
     if method == "completion/complete":
         found["ref"] = _reference(found.get("ref", b"{}"), key)
     else:
         found["uri" if method == "resources/read" else "name"] = _encode(key)
+    found.update(extra)
     found["_meta"] = splice.join(kept)
     return one_line(splice.join(found)), None if client_token is None else bytes(client_token)
 

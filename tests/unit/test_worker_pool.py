@@ -46,18 +46,18 @@ def test_the_warm_connection_is_handed_to_the_first_session_that_it_fits() -> No
     warm = spare(it)
     assert isinstance(it.find(by("old", "2025-03-26")), Open)
     assert warm.key.session == SPARE
-    assert it.find(by("a")) == Use(warm)
-    assert it.find(by("a")) == Use(warm)
+    assert it.find(by("a")) == Use(warm, handed_over=True)
+    assert it.find(by("a")) == Use(warm, handed_over=True)
     assert isinstance(it.find(by("b")), Open)
 
 
 def test_what_counts_is_the_revision_that_was_agreed_on_or_asked_for() -> None:
     it = pool()
     warm = spare(it, agreed="2025-06-18")
-    assert it.find(by("a", "2025-06-18")) == Use(warm)
+    assert it.find(by("a", "2025-06-18")) == Use(warm, handed_over=True)
     it = pool()
     warm = spare(it, agreed="2025-06-18")
-    assert it.find(by("a", "2025-11-25")) == Use(warm)
+    assert it.find(by("a", "2025-11-25")) == Use(warm, handed_over=True)
 
 
 def test_modern_callers_of_a_legacy_upstream_are_kept_apart_by_principal_and_endpoint() -> None:
@@ -82,7 +82,7 @@ def test_one_connection_for_all_where_the_upstream_is_modern_or_shared() -> None
 def test_a_modern_upstream_that_keeps_state_all_the_same() -> None:
     it = pool("modern", "session")
     warm = spare(it, era="modern")
-    assert it.find(by("a", "2026-07-28")) == Use(warm)
+    assert it.find(by("a", "2026-07-28")) == Use(warm, handed_over=True)
     assert isinstance(it.find(by("b", "2026-07-28")), Open)
 
 
