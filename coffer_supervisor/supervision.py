@@ -100,7 +100,10 @@ class Supervision:
     def view(self, name: str) -> UpstreamView | None:
         """One upstream; None if no such server is registered."""
         upstream, server = self.upstreams.get(name), self.catalogues.servers.get(name)
-        return None if upstream is None or server is None else upstream.view(server, self._loop.time())
+        if upstream is None or server is None:
+            return None
+        now = self._loop.time()
+        return upstream.view(server, now, self._calls.by_server.get(name, {}).values())
 
     def calls(self, name: str | None = None) -> list[CallView]:
         """The calls in flight, oldest first."""

@@ -5,6 +5,7 @@ Owns the record and its views. Never starts, sends or decides anything.
 
 import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -130,11 +131,12 @@ class Upstream:
             return max(0.0, self.life.retry_at - now)
         return self.facts.retry_in if self.life.phase == "running" and self.facts is not None else None
 
-    def view(self, server: Server | None, now: float) -> UpstreamView:
-        """The record as an operator sees it at ``now`` (monotonic)."""
+    def view(self, server: Server | None, now: float, calls: Collection[Pending] = ()) -> UpstreamView:
+        """The record as an operator sees it at ``now`` (monotonic), with the ``calls`` it has in flight."""
         facts = self.facts or self.known or frames.State(state="stopped")
         beat = self.beat
         alive = self.peer is not None
+        oldest = min(calls, key=lambda call: call.started, default=None)
         return UpstreamView(
             name=self.name,
             state=self.life.state,
@@ -150,9 +152,9 @@ class Upstream:
             up_seconds=now - self.up_since if alive and self.up_since is not None else None,
             restarts=self.life.restarts.total + (self.facts.restarts if self.facts is not None else 0),
             connections=beat.connections if alive and beat is not None else 0,
-            in_flight=beat.in_flight if alive and beat is not None else 0,
-            oldest_seconds=beat.oldest if alive and beat is not None else 0.0,
-            oldest_key=beat.oldest_key if alive and beat is not None else "",
+            in_flight=len(calls),
+            oldest_seconds=0.0 if oldest is None else now - oldest.started,
+            oldest_key="" if oldest is None else oldest.key,
             rss=beat.rss if alive and beat is not None else 0,
             loop_lag=beat.loop_lag if alive and beat is not None else 0.0,
             last_error=self.last_error,

@@ -133,12 +133,24 @@ def _process(proc: proctree.Proc, depth: int) -> Process:
         process = psutil.Process(proc.pid)
         with process.oneshot():
             words = process.cmdline()
-            command = os.path.basename(words[0]) if words and words[0] else process.name()
+            command = _program(words) or process.name()
             rss = process.memory_info().rss
             times = process.cpu_times()
             cpu = times.user + times.system
     except psutil.Error:
         pass  # it has just ended, or belongs to somebody else: what the snapshot knows still stands
     return Process(
-        pid=proc.pid, ppid=proc.ppid, state=proc.state, command=command, rss=rss, cpu_seconds=cpu, depth=depth
+        pid=proc.pid,
+        ppid=proc.ppid,
+        state=proc.state,
+        command=command,
+        rss=rss,
+        cpu_seconds=round(cpu, 3),
+        depth=depth,
     )
+
+
+def _program(words: list[str]) -> str:
+    """A program's name without what may be private. One that writes its own title puts all of it in one word."""
+    first = words[0] if words else ""
+    return os.path.basename(first if os.path.isabs(first) else first.partition(" ")[0])

@@ -55,9 +55,9 @@ def server_status(
         revision=view.revision,
         server_info=json_object(view.server_info),
         counts={kind: Count(enabled=on, total=total) for kind, (on, total) in view.counts.items()},
-        up_seconds=view.up_seconds,
+        up_seconds=_rounded(view.up_seconds),
         restarts=view.restarts,
-        retry_in=view.retry_in,
+        retry_in=_rounded(view.retry_in),
         last_error=view.last_error,
         missing=view.missing,
         stderr=view.stderr,
@@ -85,17 +85,23 @@ def ps_row(view: "upstream.UpstreamView") -> PsRow:
         state=view.state,
         transport=view.transport,
         worker_pid=view.worker_pid or None,
-        up_seconds=view.up_seconds,
+        started_at=None if view.started_at is None else clock.rfc3339(view.started_at),
+        up_seconds=_rounded(view.up_seconds),
         restarts=view.restarts,
         connections=view.connections,
         in_flight=view.in_flight,
-        oldest_seconds=view.oldest_seconds if view.in_flight else None,
+        oldest_seconds=_rounded(view.oldest_seconds) if view.in_flight else None,
         oldest_key=view.oldest_key,
         rss=view.rss or None,
-        loop_lag=view.loop_lag,
+        loop_lag=_rounded(view.loop_lag),
         last_error=view.last_error,
-        retry_in=view.retry_in,
+        retry_in=_rounded(view.retry_in),
     )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """To the millisecond, which is more than anybody can rely on."""
+    return None if seconds is None else round(seconds, 3)
 
 
 def call_view(call: "upstream.CallView") -> CallView:
@@ -105,7 +111,7 @@ def call_view(call: "upstream.CallView") -> CallView:
         server=call.server,
         type=call.type,
         key=call.key,
-        seconds=call.seconds,
+        seconds=round(call.seconds, 3),
         session=call.session,
         client=call.client,
         state=call.state,
