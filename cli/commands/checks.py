@@ -179,7 +179,8 @@ def _server(server: ResourceView) -> Check:
     name, status = f"mcp {server.name}", server.status
     command = server.config.get("command")
     if command and server.enabled and _not_found(str(command), server.config.get("path")):
-        hint = f"install it, or name it by its full path: coffer mcp update {server.name} -- /full/path/{command}"
+        full = f"/full/path/{os.path.basename(str(command))}"
+        hint = f"install it, or name it by its full path: coffer mcp update {server.name} -- {full} ARGS..."
         return Check(name=name, status="fail", message=f"its command {command} is not found", hint=hint)
     if status is None:
         return Check(name=name, status="ok", message="registered")

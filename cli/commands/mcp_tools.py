@@ -140,13 +140,17 @@ def call(
         raise typer.Exit(exits.FAILURE)
 
 
+_OFFERS = "see what it offers: coffer mcp tools {name}"
+_HINTS = {"unknown_capability": _OFFERS, "None": _OFFERS, "capability_disabled": "", "server_disabled": ""}
+
+
 def _refused(name: str, tool: str, error: dict[str, Any]) -> None:
     message = str(error.get("message", "no message"))
     data = error.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
-    hint = f"see what it offers: coffer mcp tools {name}" if reason == "unknown_capability" else ""
+    hint = _HINTS.get(str(reason), "see how it is: coffer ps {name}").format(name=name)
     own = "" if reason else f"{name}: {safe(tool)}: "
-    raise CliError(f"{own}{message}", hint or f"see how it is: coffer ps {name}", _exit_code(reason))
+    raise CliError(f"{own}{message}", hint, _exit_code(reason))
 
 
 def _exit_code(reason: object) -> int:

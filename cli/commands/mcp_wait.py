@@ -1,5 +1,6 @@
 """Waiting for a server to start, with progress a person can follow, and saying how it came out."""
 
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ _SLOW_START: Final = 3.0
 _SHOWN_NAMES: Final = 6
 _STDERR_FOLLOWS: Final = "The last lines of its stderr"
 _PATH_FOLLOWS: Final = " (PATH searched"
+_NOT_FOUND: Final = "command not found"
 _DOWNLOADERS: Final = {"npx": "npx is downloading the server", "uvx": "uvx is downloading the server"}
 
 
@@ -40,6 +42,11 @@ def settle(daemon: "Client", found: ResourceView, *, quiet: bool) -> tuple[Resou
                 return found, waited
             progress.show(f"starting {found.name} …", _figures(daemon, found, waited, limit))
             found = daemon.send("POST", path, ResourceView, TestServer(timeout=_STEP_SECONDS))
+    except KeyboardInterrupt:
+        progress.clear()
+        render.note(f"not waited for: {found.name} stays registered and goes on starting")
+        render.note(f"  see how it goes: coffer mcp test {found.name}; take it away: coffer mcp remove {found.name}")
+        raise
     finally:
         progress.clear()
 
@@ -106,7 +113,8 @@ def _names(daemon: "Client", name: str) -> None:
         return
     names = [one.exposed for one in found.capabilities if one.listed and one.enabled]
     if names:
-        render.line(f"  {listed(names, _SHOWN_NAMES)}  coffer mcp tools {name}")
+        render.line(f"  {listed(names, _SHOWN_NAMES)}")
+        render.line(f"  see and switch them: coffer mcp tools {name}")
 
 
 def unhealthy(found: ResourceView, status: ServerStatus, verb: str) -> None:
@@ -115,8 +123,15 @@ def unhealthy(found: ResourceView, status: ServerStatus, verb: str) -> None:
     render.line(f"✗ {found.name} {how}: {reason(found.name, status)}")
     for text in status.stderr[-5:]:
         render.line(f"  | {shortened(text, 500)}")
-    again = f"  coffer mcp test {found.name} tries again; coffer mcp logs {found.name} shows all it said"
-    render.line(again if status.state != "needs_login" else f"  log in: coffer mcp show {found.name}")
+    render.line(f"  {_next_step(found.name, status)}")
+
+
+def _next_step(name: str, status: ServerStatus) -> str:
+    if status.state == "needs_login":
+        return f"log in: coffer mcp show {name}"
+    if _NOT_FOUND in status.last_error:
+        return f"correct it: coffer mcp update {name} -- COMMAND ARGS...; or take it away: coffer mcp remove {name}"
+    return f"coffer mcp test {name} tries again; coffer mcp logs {name} shows all it said"
 
 
 def reason(name: str, status: ServerStatus, *, quoting: bool = False) -> str:
@@ -128,7 +143,7 @@ def reason(name: str, status: ServerStatus, *, quoting: bool = False) -> str:
     if quoting and status.stderr:
         words += f': "{shortened(status.stderr[-1], 100)}"'
     if status.retry_in is not None and status.state in ("backoff", "failed"):
-        words += f"; next try in {status.retry_in:.0f} s"
+        words += f"; next try in {max(1, math.ceil(status.retry_in))} s"
     return words
 
 

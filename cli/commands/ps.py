@@ -35,10 +35,12 @@ def ps(
     match words or []:
         case []:
             _all(as_json, quiet)
+        case ["kill"]:
+            raise usage("ps kill takes a call", "see which there are: coffer ps; for example: coffer ps kill c-91")
         case ["kill", call]:
             _kill(call, as_json, quiet)
         case [name]:
-            _one(name, as_json)
+            _one(name, as_json, quiet)
         case _:
             raise usage("ps takes one NAME, or kill CALL", "for example: coffer ps files, coffer ps kill c-91")
 
@@ -117,8 +119,12 @@ def _kill(call: str, as_json: bool, quiet: bool) -> None:
         render.line(f"✓ {done.killed} was ended; its client got an error")
 
 
-def _one(name: str, as_json: bool) -> None:
+def _one(name: str, as_json: bool, quiet: bool) -> None:
     found = client.connect().get(f"/ps/{client.segment(name)}", PsDetail)
+    if quiet and not as_json:
+        for call in found.calls:
+            render.line(call.id)
+        return
     render.emit(as_json, found, lambda: _detail(found))
 
 

@@ -1,6 +1,7 @@
 """Handlers of what Coffer wrote down: audit, invocations, figures, and how long they are kept."""
 
 from datetime import timedelta
+from typing import get_args
 
 from coffer_common import clock
 from coffer_common.api import (
@@ -17,6 +18,7 @@ from coffer_common.api import (
 )
 from coffer_supervisor.management.errors import missing
 from coffer_supervisor.management.request import Answer, Request
+from coffer_supervisor.store.invocations import Status
 
 
 async def audit(request: Request) -> Answer:
@@ -63,7 +65,7 @@ async def _invocations(request: Request, server: str | None) -> Answer:
         server=server,
         type=request.query.get("type"),
         key=request.query.get("key"),
-        status=request.query.get("status"),
+        status=request.word("status", get_args(Status)),
         session=request.query.get("session"),
         client=request.query.get("client"),
         trace_id=request.query.get("trace_id"),

@@ -3,7 +3,7 @@
 Owns decoding of bodies and queries, with refusals in the one error model. Never writes a response.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -101,6 +101,13 @@ class Request:
         if not least <= value <= most:
             raise invalid("invalid_query", f"{key}={text}: give a whole number from {least} to {most}")
         return value
+
+    def word(self, key: str, known: Sequence[str]) -> str | None:
+        """A word of the query that is one of ``known``; none where it is absent."""
+        text = self.query.get(key)
+        if text is not None and text not in known:
+            raise invalid("invalid_query", f"{key}={text} is not known", f"One of: {', '.join(known)}.")
+        return text
 
     def moment(self, key: str) -> datetime | None:
         """A time of the query: RFC 3339, or a span back from now such as ``24h``, ``7d``."""

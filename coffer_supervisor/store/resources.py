@@ -6,7 +6,8 @@ kind is for, and never sees a secret: configurations hold references.
 """
 
 import builtins
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -24,6 +25,10 @@ from coffer_supervisor.store.models import PreferenceRow, ResourceRow, from_micr
 
 MAX_DESCRIPTION: Final = 2000
 _encoder: Final = msgspec.json.Encoder()
+_RULES: Final[Mapping[str, str]] = {
+    "isolation": "it is auto, session or shared",
+    "url": "it begins with http:// or https://, and has no blanks",
+}
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +67,16 @@ def checked_config(kind: str, name: str, config: Any) -> Any:
     except (msgspec.ValidationError, TypeError) as error:
         raise Invalid(
             "invalid_config",
-            f"the configuration of {kind}:{name} is not valid ({error})",
+            f"the configuration of the {noun(kind)} {name} is not valid ({_reworded(error)})",
             "Nothing has been stored.",
         ) from error
+
+
+def _reworded(error: Exception) -> str:
+    """The field first, and the rule as a person puts it; not where it lies in JSON that nobody wrote."""
+    said, at, where = str(error).partition(" - at `$.")
+    field = where.rstrip("`")
+    return f"{field}: {_RULES.get(field, said)}" if at else said
 
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -104,7 +116,7 @@ class ResourceStore:
             except IntegrityError as error:
                 raise Duplicate(
                     "duplicate",
-                    f"{kind}:{name} exists already",
+                    f"the {noun(kind)} {name} exists already",
                     "Choose another name, or update or remove the one that exists.",
                 ) from error
             await write_audit(
@@ -227,21 +239,29 @@ async def _row(connection: AsyncConnection, kind: str, name: str) -> RowMapping:
     query = select(ResourceRow.__table__).where(ResourceRow.kind == kind, ResourceRow.name == name)
     row = (await connection.execute(query)).mappings().first()
     if row is None:
-        raise not_found(kind, name)
+        names = (await connection.execute(select(ResourceRow.name).where(ResourceRow.kind == kind))).scalars()
+        raise not_found(kind, name, names)
     return row
 
 
-def not_found(kind: str, name: str) -> NotFound:
-    """The error for a kind and name that nothing has."""
+def not_found(kind: str, name: str, names: Iterable[str] = ()) -> NotFound:
+    """The error for a kind and name that nothing has; one of ``names`` that is like it may have been meant."""
     what = "mcp" if kind == "mcp_server" else kind
-    return NotFound("not_found", f"there is no {kind}:{name}", f"See what there is with: coffer {what} list")
+    meant = "".join(f"Did you mean {close}? " for close in difflib.get_close_matches(name, names, 1))
+    hint = f"{meant}See what there is with: coffer {what} list"
+    return NotFound("not_found", f"there is no {noun(kind)} {name}", hint)
+
+
+def noun(kind: str) -> str:
+    """What people call a resource of a kind."""
+    return {"mcp_server": "server"}.get(kind, kind)
 
 
 def _check_description(kind: str, name: str, description: str) -> None:
     if len(description) > MAX_DESCRIPTION:
         raise Invalid(
             "invalid_description",
-            f"the description of {kind}:{name} has {len(description)} characters",
+            f"the description of the {noun(kind)} {name} has {len(description)} characters",
             f"At most {MAX_DESCRIPTION} are kept.",
         )
 
@@ -261,7 +281,7 @@ def _resource(row: dict[str, Any]) -> Resource:
         reason = f"its kind {kind!r} is unknown" if isinstance(error, KeyError) else str(error)
         raise Invalid(
             "unreadable_config",
-            f"the stored configuration of {kind}:{name} cannot be read ({reason})",
+            f"the stored configuration of the {noun(kind)} {name} cannot be read ({reason})",
             "Update it with a full configuration, or remove it.",
         ) from error
     return Resource(

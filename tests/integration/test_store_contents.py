@@ -97,7 +97,7 @@ async def test_a_duplicate_is_refused_and_changes_nothing(store: Store) -> None:
     """Duplicate: a clear error and nothing written, not even to the audit log."""
     await store.resources.create("mcp_server", "files", CONFIG, actor="cli")
     before = raw(store, "SELECT * FROM resource"), await events(store)
-    with pytest.raises(Duplicate, match="mcp_server:files exists already"):
+    with pytest.raises(Duplicate, match="the server files exists already"):
         await store.resources.create("mcp_server", "files", {**CONFIG, "command": "other"}, actor="cli")
     assert (raw(store, "SELECT * FROM resource"), await events(store)) == before
 
@@ -158,7 +158,7 @@ async def test_what_is_not_there_cannot_be_changed(store: Store) -> None:
         resources.disable("group", "absent", actor="cli"),
         resources.delete("group", "absent", actor="cli"),
     ):
-        with pytest.raises(NotFound, match="there is no group:absent"):
+        with pytest.raises(NotFound, match="there is no group absent"):
             await attempt
     assert await events(store) == []
 
@@ -262,9 +262,9 @@ async def test_choices_go_with_their_server_only(store: Store) -> None:
     assert set(await store.preferences.load_all()) == {"files", "docs"}
     await store.resources.delete("mcp_server", "files", actor="cli")
     assert await store.preferences.load_all() == {"docs": {("tool", "a"): True}}
-    with pytest.raises(NotFound, match="mcp_server:files"):
+    with pytest.raises(NotFound, match="there is no server files"):
         await store.preferences.seen("files", [("tool", "late")], True)
-    with pytest.raises(NotFound, match="mcp_server:files"):
+    with pytest.raises(NotFound, match="there is no server files"):
         await store.preferences.set("files", "tool", "a", False, actor="cli")
     with pytest.raises(NotFound, match="never listed a prompt 'a'") as raised:
         await store.preferences.set("docs", "prompt", "a", False, actor="cli")

@@ -1,0 +1,68 @@
+"""What a newcomer gets wrong: each mistake is answered with what was wrong and what to do instead."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from coffer_common import exits
+from tests.support.daemon import COFFER, Daemon
+
+pytestmark = pytest.mark.e2e
+
+SLOW = ("--", sys.executable, "-c", "import signal; signal.pause()")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("mcp", "show", "filse"), exits.NOT_FOUND, ("there is no server filse", "Did you mean files?")),
+        (("mcp", "show", "quite-another"), exits.NOT_FOUND, ("no server quite-another\n  See what there is with:",)),
+        (("mcp", "add", "files", *SLOW), exits.CONFLICT, ("the server files exists already",)),
+        (("mcp", "add", "x", "--isolation", "no", *SLOW), exits.USAGE, ("isolation: it is auto, session or shared",)),
+        (("mcp", "add", "x", "--url", "host/mcp"), exits.USAGE, ("url: it begins with http:// or https://",)),
+        (("ps", "kill"), exits.USAGE, ("ps kill takes a call", "coffer ps kill c-91")),
+        (("mcp", "invocations", "--status", "bad"), exits.USAGE, ("One of: ok, error, timeout, denied, cancelled",)),
+    ],
+)
+def test_a_mistake_is_answered_with_the_remedy(
+    daemon: Daemon, words: tuple[str, ...], code: int, said: tuple[str, ...]
+) -> None:
+    """Errors say what happened, to what, and what to do next; a misspelt name brings the one that was meant."""
+    daemon.cli("mcp", "add", "files", "--disabled", *SLOW)
+    done = daemon.cli(*words)
+    assert done.returncode == code, done
+    for text in said:
+        assert text in done.stderr, done.stderr
+
+
+def test_a_command_that_is_not_there_can_be_corrected(daemon: Daemon) -> None:
+    """A server whose command is misspelt is registered all the same, with the way to correct it."""
+    done = daemon.cli("mcp", "add", "typo", "--", "no-such-command-anywhere")
+    assert "command not found: no-such-command-anywhere" in done.stdout, done
+    assert "coffer mcp update typo -- COMMAND ARGS..." in done.stdout
+    assert "next try in 0 s" not in done.stdout
+
+
+def test_whoever_does_not_wait_is_told_what_goes_on(daemon: Daemon) -> None:
+    """Ctrl-C in the middle of `mcp add` ends the waiting, not the server, and says so."""
+    with subprocess.Popen(
+        [str(COFFER), "mcp", "add", "slow", *SLOW],
+        env=daemon.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as adding:
+        assert adding.stderr is not None
+        assert adding.stderr.readline() == "starting slow …\n"
+        adding.send_signal(signal.SIGINT)
+        said = adding.communicate(timeout=30)[1]
+    assert adding.returncode == 130
+    assert "slow stays registered and goes on starting" in said
+    assert "coffer mcp remove slow" in said
+    (listed,) = json.loads(daemon.cli("mcp", "list", "--json").stdout)["resources"]
+    assert listed["name"] == "slow"
