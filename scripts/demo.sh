@@ -11,12 +11,13 @@ export PATH
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] && [ -z "${NO_COLOR:-}" ] || say() { printf '\n%s\n' "$*"; }
 
-# register NAME COMMAND...: once; a server that is there already is left as it is.
+# register NAME COMMAND...: once; a server that is there already is left as it is, and waited for.
 register() {
     name=$1
     shift
     if coffer mcp show "$name" >/dev/null 2>&1; then
         echo "$name is registered already"
+        coffer mcp test --quiet "$name" || echo "$name is not ready; the other servers do not mind"
     else
         coffer mcp add "$name" -- "$@"
     fi
@@ -46,16 +47,23 @@ coffer mcp call time get_current_time --arg timezone=UTC
 say "4. The processes"
 coffer ps
 
+# A client starts the shim without the variables of this shell.
+flags= env=
+if [ -n "${COFFER_HOME:-}" ]; then
+    flags=" --env COFFER_HOME=$COFFER_HOME"
+    env=", \"env\": {\"COFFER_HOME\": \"$COFFER_HOME\"}"
+fi
+
 say "5. Paste this into your client"
 cat <<END
 Claude Code:
-  claude mcp add coffer -- $bin/coffer-shim
+  claude mcp add coffer$flags -- $bin/coffer-shim
 
 Claude Desktop, Cursor and others that read "mcpServers":
-  {"mcpServers": {"coffer": {"command": "$bin/coffer-shim"}}}
+  {"mcpServers": {"coffer": {"command": "$bin/coffer-shim"$env}}}
 
 VS Code (.vscode/mcp.json):
-  {"servers": {"coffer": {"type": "stdio", "command": "$bin/coffer-shim"}}}
+  {"servers": {"coffer": {"type": "stdio", "command": "$bin/coffer-shim"$env}}}
 
 Over HTTP: the URL that \`coffer daemon status\` shows, followed by /mcp, with the header
   Authorization: Bearer <the "token" in ${COFFER_HOME:-$HOME/.coffer}/daemon.json>
