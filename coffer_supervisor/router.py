@@ -56,8 +56,8 @@ class Router:
         self._timer: asyncio.TimerHandle | None = None
         self._awaiting: dict[int, Pending] = {}
         self._closed = False
-        self._asks = Asks(calls, channel)
         self._sending = Sending(calls, channel, supervision, self._fail, self._deadline)
+        self._asks = Asks(calls, channel, lambda: self.listeners, self._sending.rest)
         self.lists = Lists(supervision, scoping)
         self.subscriptions = Subscriptions(calls, channel, supervision, scoping, self._updated)
         for frame_type, handler in (

@@ -14,11 +14,14 @@ from coffer_common import errors, frames, protocol
 from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
 from coffer_common.resources import McpServerConfig
+from coffer_worker.asking import Asking
 from coffer_worker.connections import Connections, Waiter
-from coffer_worker.core import headers, splice, translate
+from coffer_worker.core import asks, bridge, headers, splice, translate
 from coffer_worker.core.pool import SHARED, Member
 from coffer_worker.core.relay import Flight, Refusal, Relay
 from coffer_worker.core.translate import View
+from coffer_worker.log import UpstreamLog
+from coffer_worker.parking import Ways
 from coffer_worker.upstream.connection import Connection, Problem
 
 _METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
@@ -26,6 +29,7 @@ _METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read", "com
 
 class _ProgressView(msgspec.Struct):
     progressToken: int | str | float | None = None
+    progress: float | None = None
 
 
 _LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -51,6 +55,8 @@ class Calls:
         *,
         outlet: Outlet,
         answered: Callable[[Member], None],
+        log: UpstreamLog,
+        run: str,
     ) -> None:
         self._server = server
         self._forward_progress = config.forward_progress
@@ -70,6 +76,8 @@ class Calls:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._idle: asyncio.Future[None] | None = None
+        ways = Ways(self._begin, self._end, self._fail, self._drop, self._refuse_frame, self._arm)
+        self.asking = Asking(server, config.limits, relay, connections, ways, outlet=outlet, log=log, run=run)
 
     # ---- in
 
@@ -85,6 +93,8 @@ class Calls:
         wrong = self._header_fault(frame, params)
         if wrong is not None:
             self._refuse_frame(frame, Refusal(errors.HEADER_MISMATCH, wrong))
+            return
+        if frame.caller.era == "modern" and self.asking.parking.retry(frame, params):
             return
         now = self._loop.time()
         found = self._relay.admit(
@@ -119,6 +129,7 @@ class Calls:
             flight.caller,
             lambda connection, member: self._go(flight, connection, member),
             lambda refusal: self._fail(flight, refusal.reason, refusal.message),
+            call=True,
         )
         self._waiting[flight.corr] = waiter
         self._connections.want(waiter)
@@ -127,9 +138,20 @@ class Calls:
         self._waiting.pop(flight.corr, None)
         id = self._relay.number()
         level = flight.log_level or self._levels.get(flight.caller.session, "")
+        caller = flight.caller
+        flight.keep = caller.era != connection.hop.era and bridge.may_be_asked(caller)
         try:
+            if caller.era == "modern" and connection.hop.era == "legacy" and asks.is_retry(flight.params):
+                raise ValueError("this retry belongs to no call that is open; make the call anew")
             params, flight.client_token = translate.request_params(
-                flight.method, flight.key, flight.params, connection.hop, id, log_level=level
+                flight.method,
+                flight.key,
+                flight.params,
+                connection.hop,
+                id,
+                log_level=level,
+                capabilities=bridge.encoded_for_modern(caller) if connection.hop.era == "modern" else b"",
+                extra=flight.extra,
             )
         except ValueError as error:
             self._fail(flight, errors.INVALID_PARAMS, f"Invalid params for {flight.method}: {error}")
@@ -140,6 +162,7 @@ class Calls:
         forgets = connection.pipe is not None and connection.pipe.forgets
         self._relay.sent(flight, connection.number, id, self._loop.time(), keep=forgets)
         self._arm_idle_limit(flight)
+        self.asking.sent(flight)
         connection.request(id, flight.method, params, self._reply, (flight, connection, member))
 
     # ---- log levels
@@ -175,6 +198,12 @@ class Calls:
             return
         if answer.error and self._headers_disagree(flight, connection, bytes(answer.error)):
             return
+        if (
+            answer.error
+            and connection.hop.era == "legacy"
+            and self.asking.parking.url_required(flight, bytes(answer.error))
+        ):
+            return
         member.answered += 1
         self._answered(member)
         view = View(flight.caller.era, flight.caller.naming, self._server)
@@ -182,6 +211,9 @@ class Calls:
             failure = translate.error(flight.method, bytes(answer.error), connection.hop.era, view, flight.key)
             frame = frames.Fail(flight.corr, failure.code, failure.message, "", failure.status)
             self._end(flight, frame, failure.error)
+            return
+        if connection.hop.era == "modern" and asks.asks_for_input(bytes(answer.result)):
+            self.asking.required(flight, bytes(answer.result))
             return
         try:
             result = translate.result(flight.method, bytes(answer.result), connection.hop.era, view)
@@ -231,12 +263,23 @@ class Calls:
         self._outlet.send(frames.Fail(corr, reason.code_for(caller.era), message, reason.name, reason.status), error)
 
     def _end(self, flight: Flight, frame: frames.Reply | frames.Fail, payload: bytes) -> None:
-        if flight.stage == "done":
+        if flight.stage == "done" or self.asking.parking.keeps(flight, frame, payload):
             return
+        self.asking.ending(flight, answered=type(frame) is frames.Reply)
         self._outlet.send(frame, payload)
         self._finish(flight)
 
+    def _drop(self, flight: Flight, refusal: Refusal) -> None:
+        """Give a call up: the upstream is told, and the client where a request of its is open."""
+        self.asking.ending(flight)
+        self._give_up(flight, f"{refusal.reason.name} reached")
+        if flight.parked:
+            self._finish(flight)
+        else:
+            self._fail(flight, refusal.reason, refusal.message)
+
     def _finish(self, flight: Flight) -> None:
+        self.asking.ending(flight)
         waiter = self._waiting.pop(flight.corr, None)
         if waiter is not None:
             waiter.withdrawn = True
@@ -257,9 +300,10 @@ class Calls:
     def progress(self, connection: Connection, params: bytes) -> None:
         """A ``notifications/progress``: its call's idle limit begins anew, and the client may hear of it."""
         try:
-            token = _progress(params).progressToken
+            view = _progress(params)
         except msgspec.DecodeError:
             return
+        token = view.progressToken
         if isinstance(token, str) and token.isdigit():
             token = int(token)
         flight = self._relay.progress(connection.number, token, self._loop.time()) if isinstance(token, int) else None
@@ -267,6 +311,9 @@ class Calls:
             self._relay.late += 1
             return
         flight.progress = params[:500]
+        if flight.rounds and view.progress is not None and flight.top is not None and view.progress <= flight.top:
+            return  # each round of a modern upstream may begin at 0; what the client sees must rise
+        flight.top = view.progress
         if flight.client_token is not None and self._forward_progress:
             try:
                 mapped = translate.progress_params(params, flight.client_token)
@@ -311,18 +358,21 @@ class Calls:
     def _check(self) -> None:
         self._timer, self._timer_at = None, float("inf")
         for late in self._relay.expired(self._loop.time() + 0.001):
-            self._give_up(late.flight, f"{late.refusal.reason.name} reached")
-            self._fail(late.flight, late.refusal.reason, late.refusal.message)
+            if late.flight.asked_at is not None:
+                self.asking.overdue(late.flight, late.refusal)
+            else:
+                self._drop(late.flight, late.refusal)
         self._arm(self._relay.next_deadline())
 
     def fail_all(self, reason: Reason, message: str) -> None:
         """End every open call with the same words."""
         for flight in self._relay:
-            self._give_up(flight, message)
-            self._fail(flight, reason, message)
+            self._drop(flight, Refusal(reason, message))
 
     async def drained(self, seconds: float) -> bool:
-        """Wait until no call is open, ``seconds`` at most."""
+        """Wait until no call is open, ``seconds`` at most. Parked ones cannot be resumed any more."""
+        for flight in [flight for flight in self._relay if flight.parked]:
+            self._drop(flight, Refusal(errors.UPSTREAM_STOPPED, self.closed_for))
         if not len(self._relay):
             return True
         self._idle = self._loop.create_future()

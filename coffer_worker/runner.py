@@ -6,6 +6,7 @@ speaks a protocol itself and decides nothing that a ``core`` module could.
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,7 +94,10 @@ class Runner:
             self._connections,
             outlet=self._outlet,
             answered=self._connections.session_up,
+            log=self._log,
+            run=frame.run,
         )
+        self._connections.pool.over_http = isinstance(config, HttpServer)
         self._calls.mirrors = self._lists.mirrors
         self._calls.relist = self._lists.read
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
@@ -115,6 +119,7 @@ class Runner:
 
         async def start() -> Connection:
             connection = Connection(self._relay.number(), self._name, self._relay.number, self)
+            connection.on_request = partial(self._calls.asking.on_request, connection)
             await way.begin(connection)
             return connection
 
@@ -140,8 +145,12 @@ class Runner:
             case frames.SetLevel():
                 self._raw_sessions[frame.caller.session] = None
                 self._calls.set_level(frame.caller.session, frame.level)
+            case frames.Answer():
+                self._calls.asking.answer(frame, payload)
+            case frames.RootsChanged():
+                self._calls.asking.roots_changed(frame.session)
             case _:
-                return  # asks are not carried yet: neither answers nor roots are of use
+                return
 
     def control(self, frame: Any) -> None:
         """A control frame."""
@@ -158,6 +167,7 @@ class Runner:
                 self._calls.cancel(frame.corr, frame.reason)
             case frames.CloseSession():
                 self._calls.close_session(frame.session, frame.reason)
+                self._calls.asking.close_session(frame.session)
                 self._lists.close_session(frame.session)
                 self._subscribing.close_session(frame.session)
                 self._connections.close_session(frame.session)
@@ -250,6 +260,7 @@ class Runner:
             self._bytes[0] += connection.pipe.bytes_in
             self._bytes[1] += connection.pipe.bytes_out
         self._lists.forget(connection)
+        self._calls.asking.lost(connection)
         self._subscribing.lost(connection, deliberate=gone.deliberate)
         self._relay.strays.pop(connection.number, None)
 
@@ -273,6 +284,10 @@ class Runner:
             self._subscribing.updated(connection, params)
         elif method == "notifications/subscriptions/acknowledged":
             self._subscribing.acknowledged(connection, params)
+        elif method == "notifications/cancelled":
+            self._calls.asking.upstream_cancelled(connection, params)
+        elif method == "notifications/elicitation/complete":
+            self._calls.asking.completed(connection, params)
 
     def _list_changed(self, connection: Connection, kind: str, params: bytes) -> None:
         member = self._connections.pool.members.get(connection.number)

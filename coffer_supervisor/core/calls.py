@@ -128,6 +128,14 @@ class NoticeSink(Protocol):
     def session_notice(self, server: str, sessions: tuple[str, ...], method: str, params: bytes) -> None:
         """A notification for these sessions (empty: all) on the pass-through endpoint of ``server``."""
 
+    def session_ask(self, session: str, ask: int, method: str, params: bytes) -> bool:
+        """An upstream's request that belongs to a legacy session but to no call of its; False where the session
+        cannot be asked now."""
+        return False
+
+    def session_withdraw(self, session: str, ask: int) -> None:
+        """The upstream took such a request back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:

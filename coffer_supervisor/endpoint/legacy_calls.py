@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from coffer_common import errors, jsonrpc, protocol
 from coffer_supervisor.core.calls import failure
 from coffer_supervisor.core.session import Session, id_key
+from coffer_supervisor.endpoint.asked import ask_id, withdrawal
 from coffer_supervisor.endpoint.methods import Methods, refused
 from coffer_supervisor.endpoint.sessions import Live
 from coffer_supervisor.endpoint.streams import HttpSink, Outbox
@@ -35,7 +36,7 @@ class OpenCall(HttpSink):
 
     def ask(self, ask: int, method: str, params: bytes) -> None:
         """An upstream's request, on this call's stream under an id of ours."""
-        raw_id = b'"coffer-%d"' % ask
+        raw_id = ask_id(ask)
         if self.outbox.answers_only or not self.outbox.append(jsonrpc.request(raw_id, method, params)):
             message = f"{method}: the client takes no stream on which it could be asked"
             self._router.answer(ask, jsonrpc.error(protocol.METHOD_NOT_FOUND, message), True)
@@ -49,10 +50,15 @@ class OpenCall(HttpSink):
 
     def withdraw(self, ask: int, reason: str) -> None:
         """The upstream cancelled its request."""
-        raw_id = b'"coffer-%d"' % ask
+        raw_id = ask_id(ask)
         if self._session.asks.pop(raw_id, None) is not None:
-            body = b'{"requestId":' + raw_id + b"}"
-            self.outbox.append(jsonrpc.notification("notifications/cancelled", body))
+            self.outbox.append(withdrawal(raw_id))
+
+    def withdraw_all(self) -> None:
+        """What the client is still asked on this call's behalf is taken back."""
+        for raw_id in self._asks:
+            if self._session.asks.pop(raw_id, None) is not None:
+                self.outbox.append(withdrawal(raw_id))
 
     def forget(self) -> None:
         """It is no longer in flight."""
@@ -93,6 +99,7 @@ class CallStarter:
         if call is None or corr is None:
             return
         call.done = True
+        call.withdraw_all()
         call.forget()
         self.router.cancel(corr, reason)
         call.outbox.expected -= 1

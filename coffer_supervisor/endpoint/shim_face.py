@@ -15,6 +15,7 @@ from coffer_supervisor.core.envelope import era_of, ladder
 from coffer_supervisor.core.session import Session, id_key
 from coffer_supervisor.core.subscriptions import KINDS
 from coffer_supervisor.endpoint import listen
+from coffer_supervisor.endpoint.asked import ask_id, withdrawal
 from coffer_supervisor.endpoint.methods import CALLS, LISTEN, Client, Methods, cancelled_id, modern_client
 from coffer_supervisor.endpoint.notices import Hearer, Notices
 
@@ -60,7 +61,7 @@ class ShimCall:
             message = f"{method} cannot be asked of a client of this protocol version"
             self._face.router.answer(ask, jsonrpc.error(protocol.METHOD_NOT_FOUND, message), True)
             return
-        raw_id = b'"coffer-%d"' % ask
+        raw_id = ask_id(ask)
         self._face.session.asks[raw_id] = ask
         self._asks.append(raw_id)
         self._face.connection.send(jsonrpc.request(raw_id, method, params))
@@ -69,10 +70,15 @@ class ShimCall:
         """A shim's connection is no stream of one call."""
 
     def withdraw(self, ask: int, reason: str) -> None:
-        raw_id = b'"coffer-%d"' % ask
+        raw_id = ask_id(ask)
         if self._face.session.asks.pop(raw_id, None) is not None:
-            body = b'{"requestId":' + raw_id + b"}"
-            self._face.connection.send(jsonrpc.notification("notifications/cancelled", body))
+            self._face.connection.send(withdrawal(raw_id))
+
+    def withdraw_all(self) -> None:
+        """What the client is still asked on this call's behalf is taken back."""
+        for raw_id in self._asks:
+            if self._face.session.asks.pop(raw_id, None) is not None:
+                self._face.connection.send(withdrawal(raw_id))
 
     def reply(self, result: bytes) -> None:
         if self.end():
@@ -116,6 +122,7 @@ class ShimFace:
                 ready=self._ready,
                 kinds=frozenset(KINDS),
                 uris=session.subscriptions,
+                asks=session.asks,
             )
         )
 
@@ -252,6 +259,7 @@ class ShimFace:
     def _cancel(self, key: bytes, reason: str) -> None:
         call = self.calls.get(key)
         if call is not None:
+            call.withdraw_all()
             call.end()
             self.router.cancel(call.corr, reason)
         elif key in self._listens:
