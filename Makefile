@@ -6,13 +6,14 @@ STAMP := $(VENV)/.coffer-setup
 PACKAGES := coffer_common coffer_supervisor coffer_worker coffer_cli coffer_migrations
 SOURCES := coffer_common coffer_supervisor coffer_worker cli migrations tests bench setup.py
 PYTEST := $(BIN)/python -m pytest
+MINUTES ?= 10
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check check-format check-lint check-types check-imports fmt fault e2e conformance matrix \
+.PHONY: help setup run test check check-format check-lint check-types check-imports fmt fault soak e2e conformance matrix \
 	bench migrate
 
 help: ## list the targets
@@ -36,8 +37,12 @@ test: setup ## the whole test suite
 e2e: setup ## only the end-to-end tests
 	$(PYTEST) tests/e2e
 
-fault: setup ## only the tests that break things on purpose
+fault: setup ## break things on purpose: the tests, then the measured suite that writes docs/faults.md (25 minutes)
 	$(PYTEST) tests/fault
+	$(BIN)/python -m tests.fault.suite
+
+soak: setup ## a long, rough day in short: 20 upstreams, 20 clients, random faults (MINUTES=10)
+	$(BIN)/python -m tests.fault.soak --minutes $(MINUTES)
 
 conformance: setup ## the official conformance suite, direct and through Coffer (SIDE=server or client for one side)
 	$(BIN)/python -W ignore -m tests.conformance $(SIDE)

@@ -39,9 +39,11 @@ UPSTREAMS = 20
 CLIENTS = 20
 OF_EACH = 3
 CALL_SECONDS = 20.0
+REST_SECONDS = 60.0
+REST_LOOKS = 10
 SLOPE_PERCENT = 1.0
 SLOPE_NEEDS_MINUTES = 3.0
-POOL_THREADS = 6
+POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
 """The loop's pool of threads grows to this on need and no further."""
 LIMITS = {"idle_seconds": 3.0, "total_seconds": 8.0, "start_seconds": 8.0, "idle_close_seconds": 2.0}
 DEEDS = ("exit", "half", "mute", "deaf", "spin", "steps")
@@ -58,7 +60,7 @@ class Rest:
 
     def more_than(self, before: Rest) -> list[str]:
         """What there is more of than there was."""
-        pool = max(before.threads, POOL_THREADS + 2)
+        pool = before.threads + POOL_THREADS
         found = []
         for name, now, allowed in (
             ("processes", self.processes, before.processes),
@@ -77,15 +79,16 @@ class Soak:
 
     daemon: Daemon
     seed: int
+    upstreams: int = UPSTREAMS
+    clients: int = CLIENTS
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.names = [f"u{n:02d}" for n in range(UPSTREAMS)]
+        self.names = [f"u{n:02d}" for n in range(self.upstreams)]
         self.random = random.Random(self.seed)
-        self.ending = False
 
     # -------------------------------------------------------------- life
 
@@ -99,10 +102,9 @@ class Soak:
 
     async def run(self, seconds: float) -> None:
         """Clients come and go, and things go wrong, for so long."""
-        self.ending = False
         end = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
-            for n in range(CLIENTS):
+            for n in range(self.clients):
                 group.create_task(self._client(n, end))
             group.create_task(self._break_things(end))
             group.create_task(self._sample(end))
@@ -110,14 +112,17 @@ class Soak:
     async def rest(self) -> Rest:
         """Wait until everything has come to rest; what there is then."""
         seen: list[Rest] = []
+        busy: list[str] = []
 
         def settled() -> bool:
             seen.append(self._look())
-            idle = all(not row["connections"] and not row["in_flight"] for row in self._rows())
-            return idle and len(seen) > 30 and len(set(seen[-30:])) == 1
+            busy[:] = [row["name"] for row in self._rows() if row["connections"] or row["in_flight"]]
+            return not busy and len(seen) > REST_LOOKS and len(set(seen[-REST_LOOKS:])) == 1
 
-        with contextlib.suppress(NotReached):  # then the figures tell
-            await wait_for(settled, 60)
+        try:
+            await wait_for(settled, REST_SECONDS)
+        except NotReached:
+            print(f"not at rest: busy {busy}, {set(seen[-REST_LOOKS:])}", file=sys.stderr)  # the figures tell the rest
         return seen[-1]
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -269,12 +274,12 @@ class Soak:
         self.faults[what] += 1
 
 
-async def soak(minutes: float, seed: int) -> list[str]:
+async def soak(minutes: float, seed: int, upstreams: int = UPSTREAMS, clients: int = CLIENTS) -> list[str]:
     """Run; what does not hold."""
-    run = Soak(Daemon(), seed)
+    run = Soak(Daemon(), seed, upstreams, clients)
     try:
         await run.prepare()
-        await run.run(max(8.0, minutes * 6))  # what is made once is made now
+        await run.run(max(4.0, minutes * 6))  # what is made once is made now
         before = await run.rest()
         run.memory.clear()
         await run.run(minutes * 60)
@@ -285,7 +290,7 @@ async def soak(minutes: float, seed: int) -> list[str]:
     found = [*dict.fromkeys(run.wrong), *after.more_than(before)]
     if minutes >= SLOPE_NEEDS_MINUTES and slope > SLOPE_PERCENT:
         found.append(f"the daemon's memory grew by {slope:.2f} % a minute")
-    if run.outcomes["ok"] < 100 * minutes:
+    if run.outcomes["ok"] < clients * minutes:
         found.append(f"only {run.outcomes['ok']} calls were answered")
     if left := procs.of_home(run.daemon.home):
         found.append(f"processes of Coffer were left: {[process.pid for process in left]}")
