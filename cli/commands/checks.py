@@ -14,7 +14,7 @@ import msgspec
 
 from coffer_cli.commands.mcp_wait import reason
 from coffer_cli.errors import CliError
-from coffer_common.api import ResourceList, ResourceView, Unreadable
+from coffer_common.api import CredentialStore, ResourceList, ResourceView, Unreadable
 from coffer_common.discovery import DaemonInfo
 from coffer_common.paths import Home
 from coffer_common.version import VERSION, newer
@@ -68,7 +68,7 @@ def files(home: Home) -> list[Check]:
     if not home.root.exists():
         return [Check(name="home", status="ok", message=f"{home.root} is not there yet; the first start makes it")]
     found = [_private(home.root, "home")]
-    for path in (home.logs, home.run, home.backups, home.daemon_json, home.db, home.daemon_log):
+    for path in (home.logs, home.run, home.backups, home.credentials, home.daemon_json, home.db, home.daemon_log):
         if path.exists():
             check = _private(path, path.name)
             if check.status != "ok":
@@ -159,6 +159,18 @@ def _free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def credentials(daemon: "Client") -> list[Check]:
+    """Where secrets are kept, and whether that answers. Only what needs a secret suffers where it does not."""
+    try:
+        store = daemon.get("/credential-store", CredentialStore)
+    except CliError as error:
+        return [Check(name="credentials", status="warn", message=error.message, hint=error.hint)]
+    if not store.usable:
+        return [Check(name="credentials", status="warn", message=store.message, hint=store.hint)]
+    place = f"the encrypted file in {store.path}" if store.path else "the keychain"
+    return [Check(name="credentials", status="ok", message=f"kept in {place}")]
 
 
 def servers(daemon: "Client") -> list[Check]:

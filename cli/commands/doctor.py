@@ -38,6 +38,7 @@ def doctor(as_json: Json = False, quiet: Quiet = False) -> None:
         *(trouble or [checks.daemon_found(daemon.info if daemon else None)]),
         *checks.leftovers(home, daemon is not None),
         *checks.ports(daemon is not None),
+        *(checks.credentials(daemon) if daemon else []),
         *(checks.servers(daemon) if daemon else []),
     ]
     ok = all(check.status != "fail" for check in found)
