@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from coffer_common import plaintext
 from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
 from coffer_supervisor.credentials import CredentialError, MissingCredential, references
-from coffer_supervisor.management import secrets
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
 from coffer_supervisor.management.request import Request
 from coffer_supervisor.store.resources import checked_config
@@ -23,9 +23,9 @@ async def checked_server(request: Request, name: str, config: Any, *, allow_plai
     """The typed configuration of the server ``name``, ready to be stored. Raises ApiError or the store's Invalid."""
     typed: McpServerConfig = checked_config("mcp_server", name, config)
     if not allow_plaintext:
-        findings = secrets.find(name, typed)
+        findings = plaintext.find(name, typed)
         if findings:
-            raise invalid("looks_like_secret", *secrets.refusal(findings))
+            raise invalid("looks_like_secret", *plaintext.refusal(findings))
         _refuse_unfilled(name, typed)
     await _check_references(request, name, typed)
     if isinstance(typed, StdioServer) and not typed.path:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coffer_common import plaintext
 from coffer_common.resources import HttpServer, StdioServer
-from coffer_supervisor.management import secrets
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0abc.c2lnbmF0dXJl"
 
@@ -50,9 +50,9 @@ def http(url: str = "https://api.example.com/mcp", **headers: str) -> HttpServer
 )
 def test_secrets_in_the_open_are_found(config: StdioServer | HttpServer) -> None:
     """K01: a secret in env, headers, arguments or URL is refused, with the command that stores it."""
-    found = secrets.find("gh", config)
+    found = plaintext.find("gh", config)
     assert found
-    message, hint = secrets.refusal(found)
+    message, hint = plaintext.refusal(found)
     assert "looks like a secret" in message
     assert "coffer credential set gh-" in hint
     assert "${gh-" in hint
@@ -75,25 +75,25 @@ def test_secrets_in_the_open_are_found(config: StdioServer | HttpServer) -> None
     ],
 )
 def test_what_is_no_secret_passes(config: StdioServer | HttpServer) -> None:
-    assert secrets.find("gh", config) == []
+    assert plaintext.find("gh", config) == []
 
 
 def test_the_refusal_keeps_the_scheme_and_names_the_place() -> None:
     """The hint can be pasted: the header as it was, a reference in the secret's place."""
-    message, hint = secrets.refusal(secrets.find("gh", http(Authorization="Bearer ghp_aaaaaaaaaaaaaaaaaaaa")))
+    message, hint = plaintext.refusal(plaintext.find("gh", http(Authorization="Bearer ghp_aaaaaaaaaaaaaaaaaaaa")))
     assert message == "the header Authorization holds what looks like a secret."
     assert "coffer credential set gh-token\n" in hint
     assert "--header 'Authorization=Bearer ${gh-token}'" in hint
 
 
 def test_several_findings_are_named_together() -> None:
-    message, _ = secrets.refusal(secrets.find("gh", stdio("ghp_aaaaaaaaaaaaaaaaaaaa", DB_PASSWORD="hunter2")))
+    message, _ = plaintext.refusal(plaintext.find("gh", stdio("ghp_aaaaaaaaaaaaaaaaaaaa", DB_PASSWORD="hunter2")))
     assert message.startswith("the environment variable DB_PASSWORD and argument 1 (every process")
     assert " hold what" in message
 
 
 def test_a_secret_in_the_command_itself_is_named_as_such() -> None:
-    found = secrets.find("x", StdioServer(command="ghp_aaaaaaaaaaaaaaaaaaaa"))
+    found = plaintext.find("x", StdioServer(command="ghp_aaaaaaaaaaaaaaaaaaaa"))
     assert found[0].where.startswith("the command")
 
 
@@ -101,6 +101,6 @@ def test_a_secret_in_the_command_itself_is_named_as_such() -> None:
 def test_no_refusal_ever_repeats_what_it_found(secret: str) -> None:
     """K02: partial prints count as leaks."""
     for config in (stdio(MY_TOKEN=f"ghp_{secret}"), stdio(f"--key={secret}x1"), http(Authorization=f"Bearer {secret}")):
-        found = secrets.find("s", config)
+        found = plaintext.find("s", config)
         if found:
-            assert not any(secret[:12] in part for part in secrets.refusal(found))
+            assert not any(secret[:12] in part for part in plaintext.refusal(found))

@@ -1,6 +1,6 @@
 """Finds values in a server's configuration that look like secrets, before they are written down.
 
-Owns the rules and the words of the refusal. Pure; never repeats a value it looked at, not even a part of it.
+Owns the rules, for the daemon that refuses and the command that imports, and the words of the refusal. Pure; never repeats a value it looked at, not even a part of it.
 """
 
 import math
@@ -63,21 +63,26 @@ def refusal(findings: Sequence[Finding]) -> tuple[str, str]:
 
 def _in_env(server: str, env: Mapping[str, str]) -> Iterator[Finding]:
     for name, value in env.items():
-        if _looks_secret(value, name):
-            reference = _reference(server, name)
+        if looks_secret(value, name):
+            reference = credential_name(server, name)
             yield Finding(f"the environment variable {name}", reference, f"--env '{name}=${{{reference}}}'")
 
 
 def _in_headers(server: str, headers: Mapping[str, str]) -> Iterator[Finding]:
     for name, value in headers.items():
-        literal = _TEMPLATE.sub("", value).strip()
-        bare = re.sub(r"(?i)^(?:bearer|basic|token)\b\s*", "", literal)
-        named = _SECRET_HEADERS.match(name) is not None and len(bare) >= _PASSWORD_LENGTH
-        if named or _looks_secret(value, name):
-            reference = _reference(server, "token")
+        if secret_header(name, value):
+            reference = credential_name(server, "token")
             scheme = re.match(r"(?i)(bearer|basic|token)\s+", value)
             wish = f"{scheme.group(0) if scheme else ''}${{{reference}}}"
             yield Finding(f"the header {name}", reference, f"--header '{name}={wish}'")
+
+
+def secret_header(name: str, value: str) -> bool:
+    """Whether the header ``name`` holds a secret, apart from what templates stand for."""
+    literal = _TEMPLATE.sub("", value).strip()
+    bare = re.sub(r"(?i)^(?:bearer|basic|token)\b\s*", "", literal)
+    named = _SECRET_HEADERS.match(name) is not None and len(bare) >= _PASSWORD_LENGTH
+    return named or looks_secret(value, name)
 
 
 def _in_args(server: str, command: str, args: Sequence[str]) -> Iterator[Finding]:
@@ -87,11 +92,11 @@ def _in_args(server: str, command: str, args: Sequence[str]) -> Iterator[Finding
         if word.startswith("-") and not equals:
             found = _KNOWN.search(word) is not None
         elif equals and re.fullmatch(r"-{0,2}[A-Za-z][\w.-]*", name):
-            found = _looks_secret(value, name)
+            found = looks_secret(value, name)
         else:
-            found = _looks_secret(word, option)
+            found = looks_secret(word, option)
         if found:
-            reference = _reference(server, "token")
+            reference = credential_name(server, "token")
             where = "the command" if number == 0 else f"argument {number}"
             yield Finding(
                 f"{where} (every process of this machine can read it)",
@@ -102,7 +107,7 @@ def _in_args(server: str, command: str, args: Sequence[str]) -> Iterator[Finding
 
 
 def _in_url(server: str, url: str) -> Iterator[Finding]:
-    reference = _reference(server, "token")
+    reference = credential_name(server, "token")
     remedy = f"--header 'Authorization=Bearer ${{{reference}}}', or ${{{reference}}} in its place in the URL"
     literal = _TEMPLATE.sub("", url)
     try:
@@ -120,7 +125,7 @@ def _in_url(server: str, url: str) -> Iterator[Finding]:
         yield Finding("the path of the URL", reference, remedy)
 
 
-def _looks_secret(value: str, name: str) -> bool:
+def looks_secret(value: str, name: str) -> bool:
     """``value`` under a variable, header or option called ``name``; templates in it do not count."""
     literal = _TEMPLATE.sub("", value).strip()
     if not literal:
@@ -153,5 +158,6 @@ def _random(text: str) -> bool:
     return bits >= _RANDOM_BITS and any(c.isdigit() for c in text)
 
 
-def _reference(server: str, name: str) -> str:
+def credential_name(server: str, name: str) -> str:
+    """The credential that a secret of ``server`` called ``name`` is proposed to be stored as."""
     return legal_server_name(f"{server}-{name.replace('_', '-')}")
