@@ -65,8 +65,8 @@ Claude Desktop, Cursor and others that read "mcpServers":
 VS Code (.vscode/mcp.json):
   {"servers": {"coffer": {"type": "stdio", "command": "$bin/coffer-shim"$env}}}
 
-Over HTTP: the URL that \`coffer daemon status\` shows, followed by /mcp, with the header
-  Authorization: Bearer <the "token" in ${COFFER_HOME:-$HOME/.coffer}/daemon.json>
+Over HTTP: this prints the URL and a token of that client's own
+  coffer client add NAME
 
 The daemon goes on running: coffer daemon stop ends it.
 END
