@@ -7,15 +7,67 @@ import pytest
 from coffer_common.frames import Caller
 from coffer_worker.core import bridge
 
+EVERYTHING = {
+    "sampling": {"tools": {}, "context": {}, "more": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+    "tasks": {},
+    "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}, "example/other": {}},
+}
 
-def by(revision: str) -> Caller:
-    return Caller("s", "local", "/mcp", "prefixed", revision, "http")
+
+def by(revision: str, capabilities: object = None) -> Caller:
+    raw = b"{}" if capabilities is None else json.dumps(capabilities).encode()
+    return Caller("s", "local", "/mcp", "prefixed", revision, "http", raw)
 
 
-def test_no_asks_are_declared() -> None:
-    """Until asks are carried, no client capability is declared that could not be served."""
-    assert bridge.declared(by("2025-11-25")) == {"experimental": {}}
+def test_nothing_is_declared_for_nobody() -> None:
+    """Discovery acts for no client, and a client that declares nothing can be asked nothing."""
+    assert bridge.declared(None) == bridge.declared(by("2025-11-25")) == {"experimental": {}}
     assert bridge.capability_set(None) == bridge.capability_set(by("2026-07-28"))
+    assert not bridge.may_be_asked(by("2026-07-28"))
+    assert bridge.may_be_asked(by("2026-07-28", {"roots": {}}))
+
+
+def test_what_the_caller_declared_is_declared_in_the_words_of_the_hop() -> None:
+    """E17: upstream sees the caller's capabilities, never more; what has no form on that hop is left out."""
+    full = {
+        "experimental": {},
+        "sampling": {"tools": {}, "context": {}},
+        "elicitation": {"form": {}, "url": {}},
+        "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}},
+    }
+    legacy, modern = by("2025-11-25", EVERYTHING), by("2026-07-28", EVERYTHING)
+    assert bridge.declared(legacy) == {**full, "roots": {"listChanged": True}}
+    assert bridge.declared(legacy, "modern") == {**full, "roots": {}}
+    assert bridge.declared(modern) == {**full, "roots": {}}
+    assert json.loads(bridge.encoded_for_modern(modern)) == {**full, "roots": {}}
+
+
+@pytest.mark.parametrize(
+    ("revision", "elicitation", "declared"),
+    [
+        ("2025-03-26", {"form": {}}, None),
+        ("2025-06-18", {}, {}),
+        ("2025-06-18", {"form": {}, "url": {}}, {"form": {}}),
+        ("2025-06-18", {"url": {}}, None),
+        ("2025-11-25", {"url": {}}, {"url": {}}),
+        ("2025-11-25", {"unknown": {}}, None),
+        ("2026-07-28", {}, {}),
+    ],
+)
+def test_modes_of_elicitation_are_those_of_the_clients_revision(revision, elicitation, declared) -> None:
+    assert bridge.declared(by(revision, {"elicitation": elicitation})).get("elicitation") == declared
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"nonsense", b'{"sampling":1,"roots":true,"elicitation":[],"extensions":[]}'])
+def test_what_is_no_capability_declares_nothing(raw: bytes) -> None:
+    caller = Caller("s", "local", "/mcp", "prefixed", "2025-11-25", "http", raw)
+    assert bridge.declared(caller) == {"experimental": {}}
+
+
+def test_an_extension_that_cannot_be_carried_is_not_declared() -> None:
+    assert "extensions" not in bridge.declared(by("2026-07-28", {"extensions": {"example/other": {}}}))
 
 
 def test_a_legacy_client_keeps_its_own_revision_upstream() -> None:
@@ -37,6 +89,29 @@ def test_a_legacy_client_keeps_its_own_revision_upstream() -> None:
 )
 def test_a_dual_era_upstream_serves_each_client_in_its_era(caller, upstream, side, served) -> None:
     assert bridge.served_in(caller, upstream, legacy_side=side) == served
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "declared", "code"),
+    [
+        ("roots/list", {}, {"roots": {}}, None),
+        ("roots/list", {}, {}, -32601),
+        ("sampling/createMessage", {}, {"sampling": {}}, None),
+        ("sampling/createMessage", {}, {}, -32601),
+        ("sampling/createMessage", {"tools": []}, {"sampling": {}}, -32602),
+        ("sampling/createMessage", {"toolChoice": {}}, {"sampling": {}}, -32602),
+        ("sampling/createMessage", {"tools": []}, {"sampling": {"tools": {}}}, None),
+        ("elicitation/create", {}, {}, -32602),
+        ("elicitation/create", {}, {"elicitation": {}}, None),
+        ("elicitation/create", {"mode": "url"}, {"elicitation": {}}, -32602),
+        ("elicitation/create", {"mode": "url"}, {"elicitation": {"url": {}}}, None),
+        ("elicitation/create", {}, {"elicitation": {"url": {}}}, -32602),
+    ],
+)
+def test_an_ask_needs_what_was_declared(method, params, declared, code) -> None:
+    """Undeclared roots and sampling are unknown methods; an undeclared mode or tools are invalid params."""
+    found = bridge.unlawful(method, params, declared)
+    assert (found.code if found is not None else None) == code
 
 
 @pytest.mark.parametrize(
