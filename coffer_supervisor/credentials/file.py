@@ -61,6 +61,8 @@ class FileKeyring(KeyringBackend):
             raise NotWritten(folder, error.strerror or "") from error
         if not is_chosen(folder):
             _write(key_path(folder), base64.b64encode(secrets.token_bytes(_KEY_BYTES)) + b"\n")
+        if not secrets_path(folder).exists():  # the first time, or it was lost: who chooses again begins anew
+            self._save({})
         self._read()
 
     def get_password(self, service: str, username: str) -> str | None:
@@ -86,9 +88,7 @@ class FileKeyring(KeyringBackend):
     def _key(self) -> AESGCM:
         path = key_path(self._home())
         try:
-            key = base64.b64decode(path.read_bytes(), validate=False)
-        except FileNotFoundError:
-            raise UnreadableFile(path, "is missing") from None
+            key = base64.b64decode(_content(path))
         except ValueError:
             key = b""
         if len(key) != _KEY_BYTES:
@@ -97,10 +97,7 @@ class FileKeyring(KeyringBackend):
 
     def _read(self) -> dict[str, str]:
         path, cipher = secrets_path(self._home()), self._key()
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return {}
+        raw = _content(path)
         nonce, sealed = raw[len(_MAGIC) :][:_NONCE_BYTES], raw[len(_MAGIC) + _NONCE_BYTES :]
         if not raw.startswith(_MAGIC) or len(nonce) != _NONCE_BYTES:
             raise UnreadableFile(path, "is damaged")
@@ -114,6 +111,15 @@ class FileKeyring(KeyringBackend):
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = self._key().encrypt(nonce, json.dumps(entries).encode(), _MAGIC)
         _write(secrets_path(self._home()), _MAGIC + nonce + sealed)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UnreadableFile(path, "is missing") from None
+    except OSError as error:
+        raise UnreadableFile(path, f"cannot be read ({error.strerror})") from error
 
 
 def _entry(service: str, username: str) -> str:

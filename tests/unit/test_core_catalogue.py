@@ -250,3 +250,20 @@ def test_normalised_uris_are_found_again() -> None:
     base = Base([entry("a", "file:///a b", "resource")])
     assert base.by_uri["file:///a%20b"] == "file:///a b"
     assert [e.key for e in base] == ["file:///a b"]
+
+
+def test_a_groups_own_description_takes_the_place_of_the_upstreams() -> None:
+    """Every other member stays byte for byte; what is not described, or cannot be taken apart, stays whole."""
+    found = made("a")
+    raw = b'{"name":"a__n","big":123456789012345678901234567890,"f":1e2,"description":"theirs","x":"\\u00e9"}'
+    odd = b'{"name":"a__odd"'
+    entries = [CatalogueEntry("tool", key, f"a__{key}", form, form) for key, form in (("n", raw), ("odd", odd))]
+    found.put("a", "legacy", Base([*entries, entry("a", "plain")]))
+
+    def described(server: str, type_: CapabilityType, key: str) -> str | None:
+        return None if key == "plain" else f"ours of {key}"
+
+    query = Query("tool", "prefixed", "legacy", None, "", Narrowing("g", None, None, described))
+    body = found.page(query, None, 0.0)
+    ours = raw.replace(b"theirs", b"ours of n")
+    assert body == b'{"tools":[' + ours + b"," + odd + b',{"name": "a__plain"}]}'

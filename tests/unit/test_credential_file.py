@@ -81,7 +81,7 @@ def test_choosing_again_changes_nothing(folder: Path) -> None:
         ("key", None, "missing"),
         ("key", b"", "damaged"),
         ("key", b"AAAA", "damaged"),
-        ("key", b"!", "damaged"),
+        ("key", b"A", "damaged"),
         ("key", b"A" * 43 + b"=", "another"),
         ("secrets", b"", "damaged"),
         ("secrets", b"coffer-secrets-1\n123", "damaged"),
@@ -102,12 +102,41 @@ def test_damage_is_told_and_nothing_is_overwritten(folder: Path, name: str, cont
         lambda: ring.get_password("coffer", "gh"),
         lambda: ring.set_password("coffer", "gh", "new"),
         lambda: ring.delete_password("coffer", "gh"),
-        ring.choose,
     ):
         with pytest.raises(UnreadableFile) as raised:
             use()
         assert why in str(raised.value)
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == kept
+
+
+def test_a_lost_file_is_told_and_begun_anew_by_who_chooses_again(folder: Path) -> None:
+    """A store that has gone does not look like an empty one; only the choice makes a new one."""
+    ring = FileKeyring(folder)
+    ring.choose()
+    (folder / "secrets").unlink()
+    assert is_chosen(folder)
+    with pytest.raises(UnreadableFile, match="missing"):
+        ring.get_password("coffer", "gh")
+    with pytest.raises(UnreadableFile, match="missing"):
+        ring.set_password("coffer", "gh", SECRET)
+    ring.choose()
+    assert ring.get_password("coffer", "gh") is None
+    (folder / "key").unlink()
+    with pytest.raises(UnreadableFile, match="missing"):
+        ring.choose()
+
+
+def test_what_is_no_file_is_told(folder: Path) -> None:
+    """A folder in the place of the file, and a write that could not take its place: nothing is left beside it."""
+    ring = FileKeyring(folder)
+    ring.choose()
+    (folder / "secrets").unlink()
+    (folder / "secrets").mkdir()
+    with pytest.raises(UnreadableFile, match="cannot be read"):
+        ring.get_password("coffer", "gh")
+    with pytest.raises(NotWritten):
+        ring._save({})
+    assert sorted(path.name for path in folder.iterdir()) == ["key", "secrets"]
 
 
 def test_a_write_that_fails_leaves_the_old_file(folder: Path) -> None:

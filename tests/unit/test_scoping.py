@@ -59,3 +59,21 @@ def test_a_client_of_a_group_sees_all_of_it_a_client_of_servers_only_those(scopi
     scoped = Principal("client:y", "y", frozenset({"b"}))
     assert not scoping.narrowing(scoped, GROUP).server("a")
     assert scoping.narrowing(scoped, GROUP).entry("b", "tool", "get_x")
+
+
+def test_the_first_description_that_fits_is_shown() -> None:
+    """A group's own words for a capability; what has none keeps the upstream's."""
+    found = Scoping()
+    patterns = (
+        CapabilityPattern(server="a", pattern="x"),
+        CapabilityPattern(server="a", type="tool", pattern="x*", description="first"),
+        CapabilityPattern(server="a", type="tool", pattern="*", description="second"),
+    )
+    found.set_groups({"g": GroupConfig(capabilities=patterns)})
+    described = found.narrowing(ANYONE, GROUP).described
+    assert described is not None
+    assert [described("a", "tool", "xy"), described("a", "tool", "z")] == ["first", "second"]
+    assert described("a", "prompt", "xy") is None
+    assert described("b", "tool", "xy") is None
+    assert found.has_group("g")
+    assert not found.has_group("h")
