@@ -127,7 +127,7 @@ class Workers:
         """Keep and log why something went wrong, once."""
         if message and message != upstream.last_error:
             upstream.last_error = message
-            _log.warning("upstream '%s': %s", upstream.name, message)
+            _log.warning("upstream '%s': %s", upstream.name, message.removeprefix(f"Upstream '{upstream.name}' "))
 
     def changed(self, name: str, kinds: frozenset[str] = frozenset(), session: str = "") -> None:
         """Tell everyone who waits, and everyone who listens (of lists that one session alone sees: that session)."""

@@ -46,7 +46,9 @@ def gate(life: Lifecycle, facts: frames.State | None) -> Gate:
 
 def _by_facts(name: str, facts: frames.State) -> Gate:
     if facts.state == "failed":
-        text = f"server '{name}' failed: {facts.message or 'no reason given'}{last_lines(facts.stderr)}"
+        said = facts.message.removeprefix(f"Upstream '{name}' ") or "no reason given"
+        quoted = bool(facts.stderr) and facts.stderr[-1] in said
+        text = f"server '{name}' failed: {said}{'' if quoted else last_lines(facts.stderr)}"
         return Gate("refuse", errors.UPSTREAM_FAILED, f"{text}; try again with: coffer mcp restart {name}")
     if facts.state == "needs_login":
         return Gate("refuse", errors.NEEDS_LOGIN, f"server '{name}' needs a login: {facts.message}")

@@ -6,6 +6,7 @@ What was forwarded is asserted at the upstream, by a text that nothing else can 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -176,3 +177,40 @@ async def test_real_servers_answer_through_the_gateway(daemon: Daemon, connect: 
     async with connect(daemon, "auto") as client:
         assert json_of(await client.call_tool("time__get_current_time", {"timezone": "UTC"}))["timezone"] == "UTC"
         assert "git__git_status" in [tool.name for tool in (await client.list_tools()).tools]
+
+
+ODD_TOOLS = [
+    "cal.read",
+    "files/list",
+    "two words",
+    "zoé",
+    "__NOTE",
+    "search-a",
+    "search_a",
+    "a" * 65,
+    "a" * 64 + "y",
+    "b" * 128,
+]
+ODD_URIS = ["file:///docs/café/a", "file:///my docs/a", "x:opaque", "http://Host.Example", "demo://A/../b", "urn:a:b"]
+ODD_URIS += ["users/me", "file:///a%2Fb%25c", "ui://app/v.html"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_whatever_is_listed_can_be_used(daemon: Daemon, tmp_path: Path, connect: Connect, mode: str) -> None:
+    """N01, N02, N05, R04, R05, R06: odd names are legal and distinct in the list and reach the upstream in their own
+    spelling; every URI is read as it was listed."""
+    odd = upstreams.fake("--tools", *ODD_TOOLS, "--resources", *ODD_URIS, log=tmp_path / "odd")
+    daemon.add_server("analytics-platform-eu", odd)
+    daemon.wait_state("analytics-platform-eu")
+    async with connect(daemon, mode) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert len(set(names)) == len(ODD_TOOLS)
+        assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
+        for name in names:
+            assert json_of(await client.call_tool(name, {"via": name})) == {"via": name}
+        uris = [str(resource.uri) for resource in (await client.list_resources()).resources]
+        for uri in uris:
+            assert str((await client.read_resource(uri)).contents[0].uri) == uri
+    called = [message["params"]["name"] for message in odd.messages("tools/call")]
+    assert called == ODD_TOOLS
+    assert [message["params"]["uri"] for message in odd.messages("resources/read")] == ODD_URIS

@@ -179,6 +179,12 @@ def test_failed_is_told_at_once_with_cause_and_last_words() -> None:
     assert found.reason is errors.UPSTREAM_FAILED
     assert "exited with code 3; its last output: one | two; try again with: coffer mcp restart files" in found.message
     assert "no reason given" in gate(_life(*_RUNNING), frames.State("failed")).message
+    said = "Upstream 'files' exited with code 3. The last lines of its stderr: one | two"
+    quoted = gate(_life(*_RUNNING), frames.State("failed", message=said, stderr=("one", "two")))
+    assert quoted.message == (
+        "server 'files' failed: exited with code 3. The last lines of its stderr: one | two; "
+        "try again with: coffer mcp restart files"
+    )
 
 
 def test_a_login_that_is_needed_and_a_credential_that_is_missing_are_told() -> None:
