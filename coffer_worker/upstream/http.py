@@ -358,6 +358,9 @@ class _Own:
         """As good as none."""
         self._settle(Problem(errors.LINE_LIMIT, "the answer is over the limit line_bytes"))
 
+    def paused(self, id: int | str) -> None:
+        """Nobody else waits on its stream."""
+
     def renewed(self) -> None:
         """Not told to a request."""
 

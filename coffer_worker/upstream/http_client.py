@@ -1,6 +1,6 @@
-"""The HTTP client of one upstream: the only room that knows httpx2.
+"""The HTTP client of one upstream: beside the pool of sockets the only room that knows httpx2.
 
-Owns the pool of connections, TLS, proxies, cookies, redirects within one origin, timeouts, and what a failure of the
+Owns TLS, proxies, cookies, redirects within one origin, timeouts, and what a failure of the
 transport says about whether anything was sent. Never reads a body, never knows what a message means, never shows a
 URL beyond its origin.
 """
@@ -19,12 +19,12 @@ import httpx2
 from coffer_common import version
 from coffer_common.resources import Limits
 from coffer_worker.core import http_rules
+from coffer_worker.upstream.http_pool import OneOrigin
 
 Response = httpx2.Response
 
 CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 30.0
-_MOST_KEPT: Final = 32
 _SPARE_CONNECTIONS: Final = 8
 # A peer that is gone without a word is noticed by the system, however long a stream is silent.
 _PROBE_AFTER, _PROBE_EVERY, _PROBES = 30, 10, 6
@@ -90,18 +90,21 @@ class House:
             raise BadConfig(str(error)) from None
         proxy = proxy_for(url)
         most = limits.in_flight + 3 * limits.max_connections + _SPARE_CONNECTIONS
-        secure = parsed.scheme == "https" or (proxy or "").startswith("https:")
+        self.transport: httpx2.AsyncBaseTransport
         try:
-            self.transport = httpx2.AsyncHTTPTransport(
-                # Loading the certificates takes time and memory that plain HTTP needs not spend.
-                verify=_trust() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                trust_env=False,
-                limits=httpx2.Limits(
-                    max_connections=most, max_keepalive_connections=_MOST_KEPT, keepalive_expiry=_KEEPALIVE_SECONDS
-                ),
-                proxy=proxy,
-                socket_options=None if proxy else _socket_options(),
-            )
+            # Loading the certificates takes time and memory that plain HTTP needs not spend.
+            trust = _trust() if parsed.scheme == "https" else None
+            if proxy is None:
+                self.transport = OneOrigin(
+                    parsed, trust, most=most, idle_seconds=_KEEPALIVE_SECONDS, options=_socket_options()
+                )
+            else:
+                self.transport = httpx2.AsyncHTTPTransport(
+                    verify=trust or _trust(),
+                    trust_env=False,
+                    limits=httpx2.Limits(max_connections=most, keepalive_expiry=_KEEPALIVE_SECONDS),
+                    proxy=proxy,
+                )
         except (ValueError, ImportError, OSError) as error:
             raise BadConfig(f"the proxy or the certificates of the environment cannot be used: {error}") from None
 
@@ -126,7 +129,7 @@ def _trust() -> ssl.SSLContext:
 class Client:
     """Exchanges with one upstream, for one connection of the protocol."""
 
-    def __init__(self, place: Place, transport: httpx2.AsyncHTTPTransport) -> None:
+    def __init__(self, place: Place, transport: httpx2.AsyncBaseTransport) -> None:
         self.place = place
         # It is never closed: that would close the pool, which is the others' too.
         self._client = httpx2.AsyncClient(
