@@ -167,6 +167,8 @@ class Subscribing:
         try:
             await self._listen(connection)
         except (UpstreamError, Unanswered, TimeoutError) as error:
+            if connection.gone is not None and connection.gone.deliberate:
+                return True  # it was we who ended it: nothing to explain
             self._log.note(
                 f"subscriptions/listen: {error}; changes of its lists are seen only when they are read again"
             )
