@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_secret_reaches_the_upstream_and_nothing_else(keychained: Daemon) -> N
     """K01, K02: in no argv, row, log, audit entry or output; configuration holds the reference."""
     shown: list[str] = []
 
-    def coffer(*words: str, **more: str) -> str:
+    def coffer(*words: str, **more: Any) -> str:
         done = keychained.cli(*words, **more)
         shown.append(done.stdout + done.stderr)
         assert done.returncode == exits.OK, done
