@@ -1,0 +1,413 @@
+"""Upstreams that ask in mid-call (sampling, elicitation, roots), and clients of both eras that answer, through a worker.
+
+The other end of each is looked at: what the upstream got, and how often.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coffer_common import frames
+from tests.support.upstreams import Upstream, raw
+from tests.support.wait import wait_for
+from tests.support.worker import Answer, Worker, server_config
+
+MODERN = "2026-07-28"
+ALL = {"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {"listChanged": True}}
+FORM = {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": {"type": "object"}}}
+SAMPLE = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 3, "_meta": {"x/y": 1}}}
+ROOTS = {"method": "roots/list"}
+LINK = {
+    "method": "elicitation/create",
+    "params": {"mode": "url", "message": "Go", "url": "https://up.invalid/1", "elicitationId": "e-7"},
+}
+
+
+def client(
+    revision: str = "2025-11-25", session: str = "s1", capabilities: Any = None, principal: str = "local"
+) -> frames.Caller:
+    """A client that declared ``capabilities`` (all, where nothing is said)."""
+    declared = json.dumps(ALL if capabilities is None else capabilities).encode()
+    return frames.Caller(session, principal, "/mcp", "prefixed", revision, "http", declared)
+
+
+async def asked(worker: Worker, count: int = 1) -> list[tuple[frames.Ask, dict[str, Any]]]:
+    """The asks so far, once there are ``count``."""
+
+    def found() -> list[tuple[frames.Ask, dict[str, Any]]] | None:
+        asks = [(frame, json.loads(payload)) for frame, payload in worker.seen if isinstance(frame, frames.Ask)]
+        return asks if len(asks) >= count else None
+
+    return await wait_for(found, what=f"{count} asks")
+
+
+def arguments(*asks: Any, **more: Any) -> dict[str, Any]:
+    return {"do": "ask", "asks": list(asks), **more}
+
+
+def retry(first: Answer, params: dict[str, Any], **responses: Any) -> dict[str, Any]:
+    """The params of a retry, with an answer for each key of the first round."""
+    return {**params, "inputResponses": responses, "requestState": first.value["requestState"]}
+
+
+async def begin(worker: Worker, by: frames.Caller, args: dict[str, Any], **more: Any) -> int:
+    return await worker.begin("tools/call", "echo", {"name": "up__echo", "arguments": args, **more}, by)
+
+
+async def modern(worker: Worker, args: dict[str, Any], by: frames.Caller | None = None, **more: Any) -> Answer:
+    """A call of a modern client, or its retry, to its answer."""
+    return await worker.answer(await begin(worker, by or client(MODERN), args, **more))
+
+
+def sent_to(upstream: Upstream) -> list[dict[str, Any]]:
+    """The answers that the upstream got to requests of its own."""
+    received = [entry["message"] for entry in upstream.log() if entry["event"] == "received"]
+    return [message for message in received if "method" not in message]
+
+
+# ------------------------------------------------------------------ legacy client, legacy upstream
+
+
+async def test_a_legacy_client_is_asked_on_its_call_and_each_answer_goes_back_once(tmp_path: Path) -> None:
+    """V01, V03, I07: the client whose call it is, each ask once, ids of both directions apart; accept and error pass."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), arguments(FORM, SAMPLE, ROOTS))
+        asks = await asked(worker, 3)
+        assert [(frame.corr, frame.session) for frame, _ in asks] == [(corr, "s1")] * 3
+        assert asks[0][1] == {"message": "[up] Which?", "requestedSchema": {"type": "object"}}
+        assert asks[1][1] == SAMPLE["params"]
+        await worker.send(frames.Answer(asks[1][0].ask, True), b'{"code":-1,"message":"no"}')
+        await worker.send(frames.Answer(asks[2][0].ask), b'{"roots":[{"uri":"file:///w/a"}]}')
+        await worker.send(frames.Answer(asks[0][0].ask), b'{"action":"accept","content":{"a":1}}')
+        await worker.send(frames.Answer(asks[0][0].ask), b'{"action":"cancel"}')
+        assert json.loads((await worker.answer(corr)).text) == [
+            {"result": {"action": "accept", "content": {"a": 1}}},
+            {"error": {"code": -1, "message": "no"}},
+            {"result": {"roots": [{"uri": "file:///w/a"}]}},
+        ]
+        assert len(sent_to(upstream)) == 3
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_what_the_client_did_not_declare_is_refused_at_once(tmp_path: Path, revision: str) -> None:
+    """V01, V03: the upstream gets a prompt error, the client is not asked, the call goes on."""
+    by = client(revision, capabilities={"elicitation": {}})
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        answer = await worker.answer(await begin(worker, by, arguments(SAMPLE, ROOTS, LINK)))
+        assert [entry["error"]["code"] for entry in json.loads(answer.text)] == [-32601, -32601, -32602]
+        assert not worker.all(frames.Ask)
+
+
+async def test_an_ask_that_is_taken_back_is_taken_back_at_the_client(tmp_path: Path) -> None:
+    """The upstream's cancel of its own ask reaches the client; a late answer is dropped."""
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        corr = await begin(worker, client(), arguments(FORM, take_back=True))
+        number = (await asked(worker))[0][0].ask
+        await wait_for(lambda: [f for f in worker.all(frames.Withdraw) if f.ask == number], what="a withdrawal")
+        await worker.send(frames.Answer(number), b'{"action":"accept"}')
+        assert json.loads((await worker.answer(corr)).text) == [{}]
+
+
+async def test_an_answer_that_overtakes_the_asks_ends_them(tmp_path: Path) -> None:
+    """The call ends while the client is still asked: withdrawn there, and an error for the upstream."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        answer = await worker.answer(await begin(worker, client(), arguments(FORM, impatient=True)))
+        assert answer.text == "impatient"
+        assert worker.all(frames.Withdraw)
+        await wait_for(lambda: sent_to(upstream), what="an error for the upstream")
+        assert sent_to(upstream)[0]["error"]["code"] == -32602
+
+
+async def test_nobody_answers_and_the_call_goes_on(tmp_path: Path) -> None:
+    """The answer limit: the upstream gets an error, the client is not asked any more; the idle limit stood still."""
+    config = server_config(raw(), limits={"answer_seconds": 2, "idle_seconds": 1})
+    async with Worker.start(tmp_path, config) as worker:
+        answer = await worker.answer(await begin(worker, client(), arguments(FORM)))
+        assert "error" in json.loads(answer.text)[0]
+        assert worker.all(frames.Withdraw)
+
+
+async def test_roots_that_change_are_asked_for_again(tmp_path: Path) -> None:
+    """V03: the upstream hears of it on that session's connection, and asks though no call is open."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        for session in ("s1", "s2"):
+            await worker.answer(await begin(worker, client(session=session), {"a": 1}))
+        await worker.send(frames.RootsChanged("s2"))
+        frame = (await asked(worker))[0][0]
+        assert (frame.corr, frame.session, frame.method) == (0, "s2", "roots/list")
+        await worker.send(frames.Answer(frame.ask), b'{"roots":[]}')
+        await wait_for(lambda: sent_to(upstream), what="the roots")
+        assert sent_to(upstream)[0]["result"] == {"roots": []}
+        assert len(upstream.messages("notifications/roots/list_changed")) == 1
+
+
+async def test_an_ask_while_the_connection_is_made_belongs_to_the_call(tmp_path: Path) -> None:
+    """Servers often ask for roots right after `initialized`; the warm connection, which nobody uses, is told no."""
+    upstream = raw("--stray-request", "roots/list", log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), {"delay": 1})
+        frame = (await asked(worker))[0][0]
+        assert (frame.corr, frame.session) == (corr, "s1")
+        await worker.send(frames.Answer(frame.ask), b'{"roots":[]}')
+        assert (await worker.answer(corr)).text
+        assert [message.get("error", {}).get("code") for message in sent_to(upstream)] == [-32601, None]
+
+
+# ------------------------------------------------------------------ modern client, legacy upstream
+
+
+async def test_a_modern_client_is_asked_by_its_answer_and_the_call_runs_once(tmp_path: Path) -> None:
+    """E14: several asks are one map; the retry resumes the very call; nothing of the hop is in what is shown."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        args = arguments(FORM, SAMPLE, LINK)
+        first = await modern(worker, args)
+        assert first.value["resultType"] == "input_required"
+        shown = first.value["inputRequests"]
+        assert list(shown) == ["ask-1", "ask-2", "ask-3"]
+        assert shown["ask-1"]["params"]["message"] == "[up] Which?"
+        assert shown["ask-2"] == {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 3}}
+        assert "elicitationId" not in shown["ask-3"]["params"]
+        given = {"ask-1": {"action": "decline"}, "ask-2": {"role": "assistant"}, "ask-3": {"action": "cancel"}}
+        second = await modern(worker, args, **retry(first, {}, **given, more={}))
+        assert [entry["result"] for entry in json.loads(second.text)] == list(given.values())
+        assert second.value["resultType"] == "complete"
+        assert len(upstream.messages("tools/call")) == 1
+        assert len(sent_to(upstream)) == 3
+
+
+async def test_what_is_missing_is_asked_again(tmp_path: Path) -> None:
+    """A retry without all keys gets the rest and a new state; the answers given are not asked for twice."""
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        args = arguments(FORM, ROOTS)
+        first = await modern(worker, args)
+        second = await modern(worker, args, **retry(first, {}, **{"ask-2": {"roots": []}}))
+        assert list(second.value["inputRequests"]) == ["ask-1"]
+        third = await modern(worker, args, **retry(second, {}, **{"ask-1": {"action": "accept"}}))
+        assert json.loads(third.text) == [{"result": {"action": "accept"}}, {"result": {"roots": []}}]
+
+
+async def test_a_state_is_good_for_its_call_its_client_and_once(tmp_path: Path) -> None:
+    """Forged, other arguments, another principal, used, none of ours: -32602, and the parked call is untouched."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        args = arguments(FORM)
+        first = await modern(worker, args)
+        good = retry(first, {}, **{"ask-1": {"action": "accept"}})
+        forged = {**good, "requestState": good["requestState"][:-6] + "AAAAAA"}
+        strange = {**good, "requestState": "somebody's"}
+        for by, what, more in (
+            (client(MODERN), args, forged),
+            (client(MODERN), args, strange),
+            (client(MODERN), {**args, "extra": 1}, good),
+            (client(MODERN, session="other", principal="client:x"), args, good),
+        ):
+            refused = await modern(worker, what, by, **more)
+            assert isinstance(refused.frame, frames.Fail)
+            assert refused.frame.code == -32602
+        assert json.loads((await modern(worker, args, **good)).text) == [{"result": {"action": "accept"}}]
+        again = await modern(worker, args, **good)
+        assert again.reason == "invalid_params"
+        assert len(upstream.messages("tools/call")) == 1
+
+
+async def test_an_answer_that_comes_while_the_client_is_away_waits_for_it(tmp_path: Path) -> None:
+    """U's reply while asked is kept; the retry gets it at once."""
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        args = arguments(FORM, impatient=True)
+        first = await modern(worker, args)
+        await wait_for(lambda: worker.beats and worker.beats[-1].seq > 2, what="a while")
+        second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        assert second.text == "impatient"
+
+
+async def test_a_client_that_never_comes_back(tmp_path: Path) -> None:
+    """The answer limit: an error to the ask, `cancelled` for the call, the state worth nothing; nothing is left."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream, limits={"answer_seconds": 1})) as worker:
+        args = arguments(FORM)
+        first = await modern(worker, args)
+        await wait_for(lambda: upstream.messages("notifications/cancelled"), what="the cancel")
+        assert sent_to(upstream)[0]["error"]["code"] == -32602
+        late = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        assert late.reason == "invalid_params"
+        assert not (await worker.dump())["calls"]
+
+
+async def test_cancelling_the_retry_cancels_the_call(tmp_path: Path) -> None:
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        args = arguments(FORM, ROOTS)
+        first = await modern(worker, args)
+        second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        corr = worker.corr + 1
+        await worker.send(frames.Cancel(corr, "enough"))
+        assert corr == await begin(worker, client(MODERN), args, **retry(second, {}, **{"ask-2": {"roots": []}}))
+        await wait_for(lambda: upstream.messages("notifications/cancelled"), what="the cancel")
+        assert not (await worker.dump())["calls"]
+
+
+async def test_calls_that_may_be_asked_do_not_share_a_connection(tmp_path: Path) -> None:
+    """A legacy ask over a pipe names no call: two calls of one modern client are apart, and their asks are too."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        one, two = arguments(FORM, who=1), arguments(FORM, who=2)
+        first = [await begin(worker, client(MODERN), args) for args in (one, two)]
+        answers = [await worker.answer(corr) for corr in first]
+        for args, answer in zip((two, one), reversed(answers), strict=True):
+            given = {"ask-1": {"action": "accept", "content": {"who": args["who"]}}}
+            done = await modern(worker, args, **retry(answer, {}, **given))
+            assert json.loads(done.text)[0]["result"]["content"] == {"who": args["who"]}
+        assert len({entry["pid"] for entry in upstream.log() if "tools/call" in json.dumps(entry)}) == 2
+
+
+async def test_a_url_that_must_be_opened_first(tmp_path: Path) -> None:
+    """-32042: shown as an input request; on accept the call is made again, when the upstream reports it done."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        args = {"do": "url"}
+        first = await modern(worker, args)
+        assert first.value["inputRequests"]["ask-1"]["params"]["url"] == "https://upstream.invalid/login"
+        second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        assert second.text == "opened"
+        assert len(upstream.messages("tools/call")) == 2
+        assert "requestState" not in json.dumps(upstream.messages("tools/call"))
+
+
+async def test_a_url_that_nobody_opens(tmp_path: Path) -> None:
+    """Declined: an error, and no second call. Not declared: -32021, which names the capability."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        first = await modern(worker, {"do": "url"})
+        second = await modern(worker, {"do": "url"}, **retry(first, {}, **{"ask-1": {"action": "decline"}}))
+        assert second.reason == "cancelled"
+        assert len(upstream.messages("tools/call")) == 1
+        other = await modern(worker, {"do": "url"}, client(MODERN, "s9", {"elicitation": {}}))
+        assert isinstance(other.frame, frames.Fail)
+        assert (other.frame.code, other.frame.status) == (-32021, 400)
+        assert other.value["data"]["requiredCapabilities"] == {"elicitation": {"url": {}}}
+
+
+# ------------------------------------------------------------------ modern upstream
+
+
+def modern_upstream(tmp_path: Path, *replies: Any) -> Upstream:
+    """A server that speaks 2026-07-28 only; ``replies``: what `tools/call` answers, one after another."""
+    done = {"result": {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}}
+    discovered = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}, "resultType": "complete"}
+    script = {"replies": {"server/discover": {"result": discovered}, "tools/call": [*replies, done]}}
+    return raw("--probe", "script", "--modern-only", log=tmp_path / "log.jsonl", script=script, at=tmp_path)
+
+
+def wants(state: str | None = "S", **requests: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {"resultType": "input_required", "inputRequests": requests}
+    return {"result": result if state is None else {**result, "requestState": state}}
+
+
+async def test_a_legacy_client_answers_a_modern_upstreams_input_requests(tmp_path: Path) -> None:
+    """E14: each is one request on the call; the retry has all answers, the state, a new id and the same arguments."""
+    upstream = modern_upstream(tmp_path, wants(a=FORM, b=ROOTS), wants(None, c=SAMPLE))
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), {"n": 1})
+        for frame, _ in await asked(worker, 2):
+            result = b'{"roots":[]}' if frame.method == "roots/list" else b'{"action":"accept","content":{}}'
+            await worker.send(frames.Answer(frame.ask), result)
+        last = (await asked(worker, 3))[-1][0]
+        await worker.send(frames.Answer(last.ask), b'{"role":"assistant"}')
+        assert (await worker.answer(corr)).text == "done"
+        calls = [message["params"] for message in upstream.messages("tools/call")]
+        assert calls[1]["inputResponses"] == {"a": {"action": "accept", "content": {}}, "b": {"roots": []}}
+        assert calls[1]["requestState"] == "S"
+        assert calls[2]["inputResponses"] == {"c": {"role": "assistant"}}
+        assert "requestState" not in calls[2]
+        assert all(call["arguments"] == {"n": 1} for call in calls)
+        assert len({message["id"] for message in upstream.messages("tools/call")}) == 3
+        declared = calls[0]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+        assert declared["roots"] == {}
+
+
+async def test_a_clients_error_ends_the_call_but_cancels_an_elicitation(tmp_path: Path) -> None:
+    """An input response has no place for an error: sampling stops there; an elicitation is told as cancel."""
+    upstream = modern_upstream(tmp_path, wants(a=FORM), wants(a=SAMPLE))
+    error = b'{"code":-1,"message":"no model"}'
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), {})
+        await worker.send(frames.Answer((await asked(worker))[0][0].ask, True), error)
+        await worker.send(frames.Answer((await asked(worker, 2))[1][0].ask, True), error)
+        failed = await worker.answer(corr)
+        assert failed.value == {"code": -1, "message": "no model"}
+        calls = [message["params"] for message in upstream.messages("tools/call")]
+        assert [call.get("inputResponses") for call in calls] == [None, {"a": {"action": "cancel"}}]
+
+
+async def test_a_link_of_a_modern_upstream_gets_an_id_and_its_completion(tmp_path: Path) -> None:
+    """A legacy URL elicitation needs an id: ours; with the result comes the notice that it is complete."""
+    link = {"method": "elicitation/create", "params": {"mode": "url", "message": "Go", "url": "https://up.invalid/1"}}
+    upstream = modern_upstream(tmp_path, wants(a=link), wants(a=link))
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), {})
+        frame, params = (await asked(worker))[0]
+        await worker.send(frames.Answer(frame.ask), b'{"action":"accept"}')
+        frame, again = (await asked(worker, 2))[1]
+        assert params["elicitationId"] == again["elicitationId"]
+        await worker.send(frames.Answer(frame.ask), b'{"action":"accept"}')
+        answer = await worker.answer(corr)
+        assert [(notice.method, value) for notice, value in answer.notices] == [
+            ("notifications/elicitation/complete", {"elicitationId": params["elicitationId"]})
+        ]
+
+
+async def test_rounds_have_an_end(tmp_path: Path) -> None:
+    upstream = modern_upstream(tmp_path, *[wants(str(n)) for n in range(5)])
+    async with Worker.start(tmp_path, server_config(upstream, limits={"rounds": 2})) as worker:
+        failed = await worker.answer(await begin(worker, client(), {}))
+        assert failed.reason == "rounds_limit"
+        assert len(upstream.messages("tools/call")) == 3
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_input_that_nobody_declared_is_a_breach(tmp_path: Path, revision: str) -> None:
+    """From a modern upstream an undeclared ask fails the call and is never shown."""
+    upstream = modern_upstream(tmp_path, wants(a=SAMPLE), wants(a={"method": "foo/bar"}))
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        for _ in range(2):
+            by = client(revision, capabilities={"roots": {}})
+            failed = await worker.answer(await begin(worker, by, {}))
+            assert failed.reason == "bad_answer"
+        assert not worker.all(frames.Ask)
+
+
+async def test_between_modern_sides_everything_passes(tmp_path: Path) -> None:
+    """M-M: keys, state and answers as they are; the aggregate names the server; the caller's capabilities each time."""
+    upstream = modern_upstream(tmp_path, wants(a=FORM, b=ROOTS))
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        first = await modern(worker, {"n": 1})
+        assert first.value["inputRequests"]["a"]["params"]["message"] == "[up] Which?"
+        assert first.value["inputRequests"]["b"] == ROOTS or first.value["inputRequests"]["b"]["method"] == "roots/list"
+        assert first.value["requestState"] == "S"
+        given = {"a": {"action": "accept"}, "b": {"roots": []}}
+        assert (await modern(worker, {"n": 1}, **retry(first, {}, **given))).text == "done"
+        params = upstream.messages("tools/call")[1]["params"]
+        assert (params["inputResponses"], params["requestState"]) == (given, "S")
+        assert "elicitation" in params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+
+
+async def test_cancel_between_rounds_is_heard_by_nobody_upstream(tmp_path: Path) -> None:
+    """L-M: the upstream has nothing open and hears nothing; an answer that comes later is dropped."""
+    upstream = modern_upstream(tmp_path, wants(a=FORM))
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), {})
+        number = (await asked(worker))[0][0].ask
+        await worker.send(frames.Cancel(corr, "enough"))
+        await wait_for(lambda: worker.all(frames.Withdraw), what="the withdrawal")
+        await worker.send(frames.Answer(number), b'{"action":"accept"}')
+        assert (await worker.answer(await begin(worker, client(), {}))).text == "done"
+        assert not upstream.messages("notifications/cancelled")
+        assert len(upstream.messages("tools/call")) == 2
