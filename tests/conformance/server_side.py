@@ -65,12 +65,18 @@ def through(
 
 
 def findings(
-    suite: Suite, out: Path, transports: Collection[str] = ("stdio", "http"), *, short: bool = False
+    suite: Suite,
+    out: Path,
+    transports: Collection[str] = ("stdio", "http"),
+    *,
+    direct: dict[str, Run] | None = None,
+    short: bool = False,
 ) -> Iterator[Finding]:
-    """All runs of the server side; each finding as soon as it is there. ``short``: the four at once are two a wire."""
+    """All runs of the server side; each finding as soon as it is there. ``direct``: where the reference was asked
+    directly before. ``short``: the four at once are two a wire."""
     rounds = [REQUIREMENTS * 2] if short else [(wire,) * AT_ONCE for wire in REQUIREMENTS]
     with reference() as url:
-        direct = direct_runs(suite, url, out)
+        direct = direct or direct_runs(suite, url, out)
         upstreams: dict[str, dict[str, Any]] = {"stdio": STDIO, "http": {"transport": "http", "url": url}}
         # Four runs at once hold four sessions open, and each is its own connection.
         limits = {"limits": {"max_connections": 64}}

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import client_side, server_side
+from tests.conformance.gateway import reference
 from tests.conformance.install import Suite, installed
+from tests.conformance.suite import Run
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
@@ -18,11 +20,19 @@ def suite() -> Suite:
     return installed()
 
 
+@pytest.fixture(scope="session")
+def direct(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    with reference() as url:
+        return server_side.direct_runs(suite, url, tmp_path_factory.mktemp("direct"))
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_nothing_that_succeeds_directly_is_lost(suite: Suite, tmp_path: Path, transport: str) -> None:
+def test_nothing_that_succeeds_directly_is_lost(
+    suite: Suite, direct: dict[str, Run], tmp_path: Path, transport: str
+) -> None:
     """Check by check, in both eras, alone and four at once; over stdio one check is allowed that no pipe can pass."""
-    found = list(server_side.findings(suite, tmp_path, (transport,), short=True))
+    found = list(server_side.findings(suite, tmp_path, (transport,), direct=direct, short=True))
     assert len(found) == 6
     assert not [str(finding) for finding in found if finding.verdict.lost]
 
