@@ -8,7 +8,7 @@ import http.client
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -75,6 +75,32 @@ class Client:
                 f"coffer-daemon answered what this release ({VERSION}) does not understand: {error}",
                 "restart it, so that both are of one release: coffer daemon restart",
             ) from error
+
+    def events(self, path: str) -> Iterator[tuple[str, bytes]]:
+        """The server-sent events of ``path`` as (name, data), until the daemon ends them or goes away."""
+        connection = _Connection(self.home, REQUEST_SECONDS)
+        try:
+            connection.request("GET", PREFIX + path, headers={ACTOR_HEADER: "cli"})
+            response = connection.getresponse()
+            if response.status >= 300:
+                raise _refusal(response.status, response.read())
+            name = ""
+            while line := response.readline():
+                key, _, value = line.rstrip(b"\r\n").partition(b": ")
+                if key == b"event":
+                    name = value.decode()
+                elif key == b"data":
+                    yield name, value
+        except (OSError, http.client.HTTPException) as error:
+            raise CliError(
+                f"the connection to coffer-daemon (pid {self.info.pid}) broke: {error or type(error).__name__}",
+                f"see {self.home.daemon_log}",
+                exits.UNREACHABLE,
+            ) from error
+        except DiscoveryError as error:
+            raise CliError(str(error), "", exits.UNREACHABLE) from error
+        finally:
+            connection.close()
 
     def _exchange(self, method: str, target: str, body: bytes, timeout: float) -> tuple[int, bytes]:
         connection = _Connection(self.home, timeout)

@@ -244,6 +244,12 @@ class CallView(_Shape, frozen=True, kw_only=True):
     state: str = ""
 
 
+class ServerRemoved(_Shape, frozen=True, kw_only=True):
+    """The event of ``/events`` for a server that is no longer registered."""
+
+    name: str
+
+
 class PsList(_Shape, frozen=True, kw_only=True):
     workers: list[PsRow]
 

@@ -55,7 +55,7 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._awaiting: dict[int, Pending] = {}
-        self._closed = False
+        self.closed = False
         self._sending = Sending(calls, channel, supervision, self._fail, self._deadline)
         self._asks = Asks(calls, channel, lambda: self.listeners, self._sending.rest)
         self.lists = Lists(supervision, scoping)
@@ -76,7 +76,7 @@ class Router:
         """Begin a call; its number. May fail it through the sink before it returns."""
         call = Pending(self._calls.number(), request, sink, self._loop.time())
         self._calls.add(call)
-        if self._closed:
+        if self.closed:
             self._fail(call, errors.STOPPING, "Coffer is stopping; try again when it runs")
             return call.corr
         self._route(call)
@@ -93,7 +93,7 @@ class Router:
 
     def close(self) -> None:
         """Take no new calls: the daemon is leaving."""
-        self._closed = True
+        self.closed = True
 
     def fail_all(self) -> None:
         """End the calls that are still open, as the daemon leaves."""

@@ -15,7 +15,7 @@ from aiohttp import web
 from coffer_common.api import ACTOR_HEADER, PATH_HEADER, VERSION_HEADER, Actor, ErrorBody, ErrorDetail
 from coffer_common.version import VERSION
 from coffer_supervisor.management.errors import ApiError, from_store
-from coffer_supervisor.management.request import Management, Request
+from coffer_supervisor.management.request import Management, Request, Stream
 from coffer_supervisor.management.routes import ROUTES, Route
 from coffer_supervisor.store.errors import StoreError
 
@@ -46,7 +46,7 @@ def handler(management: Management) -> Callable[[web.BaseRequest], Awaitable[web
     return handle
 
 
-async def _answer(management: Management, request: web.BaseRequest) -> web.Response:
+async def _answer(management: Management, request: web.BaseRequest) -> web.StreamResponse:
     route, params = match(request.method, request.path)
     actor = request.headers.get(ACTOR_HEADER, "api")
     answer = await route.handler(
@@ -59,8 +59,25 @@ async def _answer(management: Management, request: web.BaseRequest) -> web.Respo
             caller_path=request.headers.get(PATH_HEADER, "")[:_MAX_PATH],
         )
     )
+    if isinstance(answer, Stream):
+        return await _stream(request, answer)
     status, shape = answer if isinstance(answer, tuple) else (HTTPStatus.OK, answer)
     return _json(status, shape)
+
+
+async def _stream(request: web.BaseRequest, stream: Stream) -> web.StreamResponse:
+    """Piece by piece, at the pace at which the client takes them."""
+    response = web.StreamResponse(headers={**_HEADERS, "Content-Type": stream.media_type})
+    try:
+        await response.prepare(request)
+        async for piece in stream.pieces:
+            await response.write(piece)
+        await response.write_eof()
+    except (ConnectionError, web.RequestPayloadError):
+        return response  # the client has left
+    finally:
+        await stream.pieces.aclose()
+    return response
 
 
 def match(method: str, path: str) -> tuple[Route, dict[str, str]]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coffer_common import proctree
-from coffer_common.api import Killed, Process, PsDetail, PsList
+from coffer_common.api import Killed, Process, PsDetail, PsList, PsRow
 from coffer_supervisor.management import views
 from coffer_supervisor.management.errors import missing
-from coffer_supervisor.management.request import Answer, Request
+from coffer_supervisor.management.request import Answer, Management, Request
 from coffer_supervisor.management.servers import tail
 
 if TYPE_CHECKING:
@@ -38,8 +38,12 @@ class _Dump(msgspec.Struct):
 
 async def list_all(request: Request) -> Answer:
     """Every server with its worker and the processes it started."""
-    found = request.management.supervision.views()
-    rows = [views.ps_row(view) for view in found]
+    return PsList(workers=await rows(request.management))
+
+
+async def rows(management: Management) -> list[PsRow]:
+    """The rows of all servers now."""
+    rows = [views.ps_row(view) for view in management.supervision.views()]
     pids = [row.worker_pid for row in rows if row.worker_pid]
     known = await asyncio.to_thread(_look, pids)
     shown = []
@@ -47,7 +51,7 @@ async def list_all(request: Request) -> Answer:
         stopped, tree = known.get(row.worker_pid or 0, (False, []))
         own = [process for process in tree if process.depth == 0]
         shown.append(msgspec.structs.replace(row, worker_stopped=stopped, upstreams=own))
-    return PsList(workers=shown)
+    return shown
 
 
 async def show(request: Request) -> Answer:

@@ -3,7 +3,7 @@
 Owns decoding of bodies and queries, with refusals in the one error model. Never writes a response.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -126,7 +126,15 @@ class Request:
             ) from error
 
 
-Answer = msgspec.Struct | tuple[HTTPStatus, msgspec.Struct]
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on: its media type, and its pieces as they come."""
+
+    media_type: str
+    pieces: AsyncGenerator[bytes, None]
+
+
+Answer = msgspec.Struct | tuple[HTTPStatus, msgspec.Struct] | Stream
 Handler = Callable[[Request], Awaitable[Answer]]
 
-__all__ = ["Answer", "ApiError", "Handler", "Management", "Request"]
+__all__ = ["Answer", "ApiError", "Handler", "Management", "Request", "Stream"]

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from coffer_common.api import PREFIX
 from coffer_common.resources import MIB
-from coffer_supervisor.management import clients, credentials, daemon, logs, ps, resources, servers
+from coffer_supervisor.management import clients, credentials, daemon, events, logs, ps, resources, servers
 from coffer_supervisor.management.request import Handler
 
 Permission = Literal["open", "token"]
@@ -65,6 +65,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _route("GET", "/ps", ps.list_all),
     _route("GET", "/ps/{name}", ps.show),
     _route("DELETE", "/ps/calls/{id}", ps.kill),
+    _route("GET", "/events", events.follow),
     _route("GET", "/credential-store", credentials.store),
     _route("POST", "/credential-store/use-file", credentials.use_file),
     _route("GET", "/credentials/{ref}", credentials.get),
