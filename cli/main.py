@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coffer_cli import state
-from coffer_cli.commands import client, credential, daemon, doctor, group, logs, mcp, mcp_tools, ps, restore
+from coffer_cli.commands import client, credential, daemon, doctor, group, logs, mcp, mcp_tools, ps, restore, top
 from coffer_cli.errors import CliError
 from coffer_common import exits
 from coffer_common.version import VERSION
@@ -52,6 +52,7 @@ app.add_typer(group.app, name="group", help="Sets of servers and tools with an e
 app.add_typer(logs.audit, name="audit", help="What was changed, when and by whom.")
 app.add_typer(logs.retention, name="retention", help="How long logs are kept.")
 ps.add_to(app)
+top.add_to(app)
 doctor.add_to(app)
 daemon.add_backup_to(app)
 restore.add_to(app)
