@@ -52,8 +52,19 @@ def number(title: str) -> Column:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows under headings. Each cell is one line, whatever is in it; states are coloured."""
-    _show(_table(columns, rows))
+    """Prints rows under headings. Each cell is one line, whatever is in it; states are coloured.
+
+    Nothing is cut away on a narrow terminal: what may be folded stands below its row, and where the rest is still
+    too wide, each row is a paragraph.
+    """
+    cells = [[safe(cell) for cell in row] for row in rows]
+    narrow = sys.stdout.isatty()
+    if not narrow or _least_width(columns, cells, _FOLDED_WIDTH) <= _width():
+        _show(_grid(columns, cells))
+    elif _least_width(columns, cells, None) <= _width():
+        _show_with_remarks(columns, cells)
+    else:
+        _show(_paragraphs(columns, cells, _width()))
 
 
 def live(pictures: Iterable[tuple[str, Sequence[Column], Sequence[Sequence[str]]]]) -> None:
@@ -62,10 +73,10 @@ def live(pictures: Iterable[tuple[str, Sequence[Column], Sequence[Sequence[str]]
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    with Live(console=console, screen=True, auto_refresh=False) as shown:
+    with Live(console=Console(file=sys.stdout, **_PLAIN), screen=True, auto_refresh=False) as shown:
         for heading, columns, rows in pictures:
-            shown.update(Group(Text(safe(heading)), Text(), _table(columns, rows)), refresh=True)
+            cells = [[safe(cell) for cell in row] for row in rows]
+            shown.update(Group(Text(safe(heading)), Text(), _grid(columns, cells)), refresh=True)
 
 
 def is_terminal() -> bool:
@@ -73,7 +84,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Any:
+def _grid(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -86,9 +97,61 @@ def _table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Any:
             no_wrap=not column.fold,
         )
     for row in rows:
-        cells = [safe(cell) for cell in row]
-        shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
+        shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     return shown
+
+
+def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]], folded: int | None) -> int:
+    """What a table of whole cells takes. ``folded``: room for what may be folded; None where that is elsewhere."""
+    from rich.cells import cell_len
+
+    total = 0
+    for number, column in enumerate(columns):
+        if column.fold and folded is None:
+            continue
+        widest = max(cell_len(text) for text in (column.title, *(row[number] for row in rows)))
+        total += 2 + (min(widest, folded) if column.fold and folded is not None else widest)
+    return total
+
+
+def _show_with_remarks(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """The table without what may be folded, which follows below its row."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    kept = [number for number, column in enumerate(columns) if not column.fold]
+    console = Console(file=sys.stdout, width=_width(), **_PLAIN)
+    with console.capture() as drawn:
+        console.print(_grid([columns[number] for number in kept], [[row[number] for number in kept] for row in rows]))
+    headings, *lines = drawn.get().splitlines()
+    sys.stdout.write(f"{headings}\n")
+    for row, line in zip(rows, lines, strict=True):
+        sys.stdout.write(f"{line}\n")
+        for number, column in enumerate(columns):
+            if column.fold and row[number] not in ("", "-"):
+                console.print(Padding(Text(row[number], style="dim"), (0, 0, 0, 4)))
+
+
+def _paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Any:
+    """Each row as ``title cell`` pairs, as many as fit a line, all but the first line indented."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    lines: list[Any] = []
+    for row in rows:
+        line, indent = Text(), 0
+        for column, cell in zip(columns, row, strict=True):
+            if cell in ("", "-"):
+                continue
+            pair = Text.assemble((f"{column.title.lower()} ", "dim"), (cell, _STYLES.get(cell, "")))
+            if line and indent + line.cell_len + 2 + pair.cell_len > width:
+                lines.append(Padding(line, (0, 0, 0, indent)))
+                line, indent = Text(), 2
+            line = Text.assemble(line, "  " if line else "", pair)
+        lines.append(Padding(line, (0, 0, 0, indent)))
+    return Group(*lines)
 
 
 @dataclass(frozen=True, slots=True)
