@@ -1,6 +1,7 @@
 """Finds values in a server's configuration that look like secrets, before they are written down.
 
-Owns the rules, for the daemon that refuses and the command that imports, and the words of the refusal. Pure; never repeats a value it looked at, not even a part of it.
+Owns the rules, for the daemon that refuses and the command that imports, and the words of the refusal. Pure; never
+repeats a value it looked at, not even a part of it.
 """
 
 import math
