@@ -124,7 +124,10 @@ class Runner:
             return connection
 
         making = Negotiation(self._name, start, self._client_info, config.limits, over_http=way.over_http)
-        return await making.run(want)
+        connection = await making.run(want)
+        if connection.deviations:
+            self._log.fault(connection.deviations)
+        return connection
 
     # ---- frames
 

@@ -80,6 +80,7 @@ class Connection:
         self.server_info = b"{}"
         self.capabilities = b"{}"
         self.instructions = ""
+        self.deviations = ""
         self.negotiated = False
         self.log_level = ""
         self.gone: Gone | None = None

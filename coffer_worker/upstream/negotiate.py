@@ -17,6 +17,7 @@ from coffer_common.errors import Reason
 from coffer_common.resources import Limits
 from coffer_worker.core import bridge, http_rules, splice
 from coffer_worker.core.translate import Hop
+from coffer_worker.upstream import handshake
 from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError
 
 PROBE_SECONDS: Final = 5.0
@@ -282,6 +283,7 @@ class Negotiation:
         capabilities = found.get("capabilities")
         connection.capabilities = bytes(capabilities) if splice.is_object(capabilities) and capabilities else b"{}"
         connection.instructions = splice.text(found.get("instructions")) or ""
+        connection.deviations = handshake.deviations(hop.era, splice.join(found)) if found else ""
         connection.negotiated = True
 
     def _no_common(self, theirs: str, asked: str = protocol.LATEST_MODERN) -> StartFailed:
