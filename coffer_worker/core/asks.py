@@ -134,9 +134,10 @@ def shown_required(raw: bytes, view: View) -> bytes:
     requests = splice.members(found.get("inputRequests", b"{}"))
     for key, entry in requests.items():
         members = splice.members(entry)
-        method = splice.text(members.get("method")) or ""
+        if splice.text(members.get("method")) != ELICITATION:
+            continue
         params = splice.members(members.get("params", b"{}"))
-        _named(method, params, view)
+        _named(ELICITATION, params, view)
         requests[key] = splice.join({**members, "params": splice.join(params)})
     return splice.join({**found, "inputRequests": splice.join(requests)})
 

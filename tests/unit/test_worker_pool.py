@@ -47,7 +47,7 @@ def test_the_warm_connection_is_handed_to_the_first_session_that_it_fits() -> No
     assert isinstance(it.find(by("old", "2025-03-26")), Open)
     assert warm.key.session == SPARE
     assert it.find(by("a")) == Use(warm, handed_over=True)
-    assert it.find(by("a")) == Use(warm, handed_over=True)
+    assert it.find(by("a")) == Use(warm)
     assert isinstance(it.find(by("b")), Open)
 
 
@@ -139,3 +139,50 @@ def test_what_an_upstream_says_may_be_the_doing_of_a_call_that_runs_or_has_just_
     member.calls, member.answered, member.last_used = 0, 1, 11.0
     assert it.working(11.5)
     assert not it.working(12.5)
+
+
+def asked(session: str = "s1", revision: str = "2026-07-28") -> Caller:
+    """A client that can be asked."""
+    return Caller(session, "local", "/mcp", "prefixed", revision, "http", b'{"roots":{}}')
+
+
+def test_a_call_that_may_be_asked_owns_its_connection() -> None:
+    """A modern client's calls to a legacy server over a pipe: an ask there names no call, so each has its own."""
+    it = pool()
+    first = opened(it, asked(), 1)
+    assert it.find(asked(), call=True) == Use(first)
+    first.calls = 1
+    assert isinstance(it.find(asked(), call=True), Open)
+    assert it.find(asked()) == Use(first), "a subscription shares it"
+    legacy = opened(it, asked("s2", "2025-11-25"), 2)
+    legacy.calls = 1
+    assert it.find(asked("s2", "2025-11-25"), call=True) == Use(legacy), "a session is one client anyway"
+
+
+def test_who_need_not_own_a_connection() -> None:
+    """Over HTTP the stream tells; a modern server asks in its answers; a shared connection declares nothing."""
+    assert pool().exclusive(asked())
+    assert not pool().exclusive(by(revision="2026-07-28"))
+    assert not pool("modern").exclusive(asked())
+    assert not pool(isolation="shared").exclusive(asked())
+    over_http = pool()
+    over_http.over_http = True
+    assert not over_http.exclusive(asked())
+
+
+def test_a_warm_connection_declares_what_the_client_seen_last_declared() -> None:
+    it = pool()
+    assert it.spare_key("legacy").declared == {"experimental": {}}
+    it.find(asked())
+    key = it.spare_key("legacy")
+    assert key.declared == {"experimental": {}, "roots": {}}
+    warm = it.opened(it.discovered(key, "legacy"), 1, key.revision, 0.0)
+    assert it.find(asked("s9", "2025-11-25")) == Use(warm, handed_over=True)
+
+
+def test_discovery_finds_another_era_than_it_guessed() -> None:
+    it = pool("modern")
+    it.seen = '{"roots":{}}'
+    guess = it.spare_key("modern")
+    assert it.discovered(guess, "legacy").declared == guess.declared, "what was declared, not what might have been"
+    assert it.discovered(it.spare_key("legacy"), "modern") == guess

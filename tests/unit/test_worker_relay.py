@@ -174,3 +174,55 @@ def test_a_call_whose_params_were_not_kept_cannot_go_again() -> None:
     flight = admit(relay, 5)
     sent(relay, flight)
     assert not relay.once_more(flight)
+
+
+def test_while_a_client_is_asked_its_limits_stand_still_and_that_for_answers_runs() -> None:
+    """Being asked stops the idle and the total limit of a call; a limit of its own ends the asking."""
+    relay = Relay("up", limits(idle_seconds=10, total_seconds=30, answer_seconds=100))
+    flight = admit(relay, 1)
+    sent(relay, flight, now=0.0)
+    relay.asking(flight, 5.0)
+    relay.asking(flight, 50.0)  # the first ask counts
+    assert relay.next_deadline() == 105.0
+    assert relay.expired(104.0) == []
+    late = relay.expired(105.0)
+    assert [(entry.flight, entry.refusal.reason.name) for entry in late] == [(flight, "answer_limit")]
+    relay.answered(flight, 85.0)
+    relay.answered(flight, 90.0)
+    assert (flight.total_at, flight.active, relay.next_deadline()) == (110.0, 85.0, 95.0)
+
+
+def test_limits_that_are_off_stay_off_when_an_answer_comes() -> None:
+    relay = Relay("up", limits(total_seconds=None))
+    flight = admit(relay, 1)
+    relay.asking(flight, 1.0)
+    relay.answered(flight, 2.0)
+    assert flight.total_at is None
+
+
+def test_a_parked_call_is_nobodys_number_until_its_retry() -> None:
+    """The client's request was answered with an ask; the retry has another number and is the same call."""
+    relay = Relay("up", limits())
+    flight = admit(relay, 1)
+    id = sent(relay, flight)
+    relay.park(flight)
+    assert relay.get(1) is None
+    assert (flight.parked, len(relay), relay.of_connection(1)) == (True, 1, [flight])
+    relay.cancelled(9)
+    assert not relay.resume(flight, 9, BY), "the cancel of the retry came first"
+    other = msgspec.structs.replace(BY, session="s2")
+    assert relay.resume(flight, 2, other)
+    assert (relay.get(2), flight.caller, flight.parked) == (flight, other, False)
+    assert relay.progress(1, id, 1.0) is flight
+    assert relay.finish(flight) == []
+    assert len(relay) == 0
+
+
+def test_between_two_rounds_a_call_is_not_on_its_way() -> None:
+    relay = Relay("up", limits())
+    flight = admit(relay, 1)
+    flight.keep = True
+    id = sent(relay, flight)
+    relay.between(flight)
+    assert (flight.stage, flight.params, relay.of_connection(1)) == ("waiting", b"{}", [])
+    assert relay.progress(1, id, 1.0) is None
