@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.fault.suite import report
 from tests.fault.suite.faults import CASES
+from tests.fault.suite.measure import Row
 from tests.fault.suite.play import play
 from tests.fault.suite.stage import RATE, SECONDS
 from tests.support.upstreams import ROOT
@@ -28,13 +29,16 @@ def main() -> int:
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0
-    rows = asyncio.run(play(cases, calm=SECONDS / 3, stormy=SECONDS * 2 / 3))
-    text = report.page(rows, rate=RATE, seconds=SECONDS)
     out = options.out or (None if options.words else ROOT / "docs" / "faults.md")
-    if out is not None:
-        out.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+
+    def write(rows: list[Row]) -> None:
+        text = report.page(rows, rate=RATE, seconds=SECONDS, of=len(cases))
+        if out is not None:
+            out.write_text(text, encoding="utf-8")
+        elif len(rows) == len(cases):
+            print(text)
+
+    rows = asyncio.run(play(cases, calm=SECONDS / 3, stormy=SECONDS * 2 / 3, played=write))
     for row in rows:
         if row.faults:
             print(f"{row.name}: {'; '.join(row.faults)}", file=sys.stderr)

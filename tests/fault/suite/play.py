@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.fault.suite.case import Case
@@ -22,8 +22,15 @@ ATTEMPTS = 3
 CASE_SECONDS = 240.0
 
 
-async def play(cases: Iterable[Case], *, calm: float, stormy: float, slack: float = SLACK_MS) -> list[Row]:
-    """The rows, in order. A stage that a case broke is thrown away."""
+async def play(
+    cases: Iterable[Case],
+    *,
+    calm: float,
+    stormy: float,
+    slack: float = SLACK_MS,
+    played: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """The rows, in order; ``played`` is given those so far after each. A stage that a case broke is thrown away."""
     rows: list[Row] = []
     shared: Stage | None = None
     try:
@@ -43,6 +50,7 @@ async def play(cases: Iterable[Case], *, calm: float, stormy: float, slack: floa
                 if not row.faults or not all(fault.startswith(TIMES) for fault in row.faults):
                     break
             rows.append(row)
+            played(rows)
             print(f"    {'; '.join(row.faults) or 'as it should be'}", file=sys.stderr, flush=True)
     finally:
         if shared is not None:

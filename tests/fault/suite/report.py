@@ -28,12 +28,14 @@ before, and its latency counts from that moment. Of each case's {seconds:.0f} s 
 """
 
 
-def page(rows: Sequence[Row], *, rate: float, seconds: float) -> str:
-    """The page in Markdown."""
+def page(rows: Sequence[Row], *, rate: float, seconds: float, of: int | None = None) -> str:
+    """The page in Markdown. ``of``: how many cases there are, where not all were played."""
     bad = [row for row in rows if row.faults]
     verdict = f"{len(rows)} cases, all as they should be."
     if bad:
         verdict = f"**{len(bad)} of {len(rows)} cases failed.**"
+    if of is not None and of > len(rows):
+        verdict += f" (The run was ended before the other {of - len(rows)}.)"
     facts = {"rate": rate, "seconds": seconds, "ratio": RATIO, "recovery": RECOVERY_SECONDS}
     parts = [HEAD.format(**facts, machine=_machine(), verdict=verdict)]
     parts.append("| fault | seen by its callers | p99 before | p99 during | ratio | back | left | holds |\n")

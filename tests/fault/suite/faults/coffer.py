@@ -139,7 +139,7 @@ async def _again(stage: Stage) -> None:
 @CASES("all of Coffer stopped for 60 s, then continued", "coffer", own_daemon=True)
 async def all_stopped(stage: Stage) -> None:
     await _family(stage)
-    seconds = 60.0 if stage.stormy >= 10 else 5.0
+    seconds = 60.0
     restarts = {row["name"]: row["restarts"] for row in stage.daemon.api("GET", "/ps")["workers"]}
     async with stage.fault(least=seconds + 5):
         pids = [stage.pid, *_below(stage.pid)]
