@@ -10,7 +10,22 @@ from typing import Annotated
 import typer
 
 from coffer_cli import state
-from coffer_cli.commands import client, credential, daemon, doctor, group, logs, mcp, mcp_tools, ps, restore, top
+from coffer_cli.commands import (
+    client,
+    credential,
+    daemon,
+    doctor,
+    group,
+    import_,
+    install,
+    logs,
+    mcp,
+    mcp_tools,
+    ps,
+    restore,
+    startup,
+    top,
+)
 from coffer_cli.errors import CliError
 from coffer_common import exits
 from coffer_common.version import VERSION
@@ -56,6 +71,9 @@ top.add_to(app)
 doctor.add_to(app)
 daemon.add_backup_to(app)
 restore.add_to(app)
+import_.add_to(app)
+install.add_to(app)
+startup.add_to(daemon.app)
 
 
 def run() -> int:

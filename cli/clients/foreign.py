@@ -69,7 +69,7 @@ def read(
     try:
         taken = _remote(plan, entry, env) if any(key in entry for key in _REMOTE) else _local(plan, entry, env, project)
         _limits(plan, entry, taken)
-        typed = msgspec.convert(plan.config, McpServerConfig)  # type: ignore[call-overload]
+        typed = msgspec.convert(plan.config, McpServerConfig)
         _last_look(plan, typed)
     except _Unreadable as error:
         plan.problem = str(error)
@@ -85,7 +85,8 @@ def _local(plan: Plan, entry: dict[str, Any], env: Mapping[str, str], project: s
     command, args = entry.get("command"), entry.get("args", [])
     taken = {"command", "args", "env", "cwd"}
     if isinstance(command, dict):
-        command, args, entry = command.get("path"), command.get("args", []), {**command, **entry}
+        entry = {**command, **entry}
+        command, args = entry.get("path"), entry.get("args", [])
     elif isinstance(command, list) and command:
         command, args = command[0], [*command[1:], *args]
     if not isinstance(command, str) or not command:
@@ -204,12 +205,14 @@ def _secret_url(plan: Plan, url: str) -> None:
         return
     head = f"{parts.scheme}://"
     cuts = [len(url), url.find("?") + 1, len(head) + len(parts.netloc) + 1, len(head)]
-    for cut in (one for one in cuts if one > 0):
-        trial = url[:cut] + ("${x}" if url[cut:] else "")
-        if not plaintext.find(plan.name, HttpServer(url=trial)):
-            if url[cut:]:
-                plan.config["url"] = url[:cut] + _keep(plan, "url", url[cut:])
-            return
+    fits = (
+        one
+        for one in cuts
+        if one > 0 and not plaintext.find(plan.name, HttpServer(url=url[:one] + ("${x}" if url[one:] else "")))
+    )
+    cut = next(fits, len(head))
+    if url[cut:]:
+        plan.config["url"] = url[:cut] + _keep(plan, "url", url[cut:])
 
 
 def _last_look(plan: Plan, config: McpServerConfig) -> None:

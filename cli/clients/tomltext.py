@@ -61,7 +61,7 @@ def _span(text: str, path: tuple[str, ...]) -> tuple[int, int] | None:
     """From the table's own head to the next head that is not below it; remarks above that one are its own."""
     start = end = -1
     at = 0
-    for line in text.splitlines(keepends=True):
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):  # not splitlines: TOML knows no other line ends
         head = _head(line)
         ours = head[: len(path)] == path
         if start < 0 and ours:

@@ -180,9 +180,9 @@ def _resolve(plan: "Plan", holder: str, names: set[str], *, ask: bool) -> None:
 
 
 def _same(plan: "Plan", found: ResourceView) -> bool:
-    wanted: Any = msgspec.convert(plan.config, McpServerConfig)  # type: ignore[call-overload]
+    wanted: Any = msgspec.convert(plan.config, McpServerConfig)
     try:
-        there: Any = msgspec.convert(found.config, McpServerConfig)  # type: ignore[call-overload]
+        there: Any = msgspec.convert(found.config, McpServerConfig)
     except msgspec.ValidationError:
         return False
     if isinstance(there, StdioServer):

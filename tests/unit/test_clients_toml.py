@@ -58,7 +58,7 @@ def test_unreadable_or_not_ours_to_change_is_refused() -> None:
     with pytest.raises(tomltext.TomlError):
         tomltext.put(CONFIG, PATH, {"command": "x"})
     with pytest.raises(tomltext.TomlError, match="by hand"):
-        tomltext.put("a = [\n[mcp_servers.coffer],\n]\n".replace("mcp_servers.coffer", "0"), ("b",), {"c": {}, "d": "\ud800"})
+        tomltext.put('text = """\n[mcp_servers.coffer]\nx = 1\n[other]\n"""\n', PATH, {"command": "x"})
 
 
 @pytest.mark.parametrize("text", ["", "a = 1", "a = 1\n", "a = 1\r\n", "\ufeff", "[a]\nx = 1\n\n"])

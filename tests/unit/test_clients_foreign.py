@@ -1,0 +1,201 @@
+"""Entries of other programs become servers of Coffer; secrets leave the configuration, nothing is lost in silence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coffer_cli.clients import foreign, known
+
+TOKEN = "ghp_aaaaaaaaaaaaaaaaaaaaaaaa"
+ENV = {"HOME": "/home/me", "GH": TOKEN, "PLAIN": "yes"}
+
+
+def read(entry: Any, wish: str = "gh", **more: Any) -> foreign.Plan:
+    return foreign.read(wish, entry, "mcpServers", ENV, **more)
+
+
+def test_a_command_with_everything() -> None:
+    """Command, args, env, cwd and switches are taken over; unknown keys are named; secrets are kept apart."""
+    plan = read(
+        {
+            "type": "stdio",
+            "command": "npx",
+            "args": ["-y", "x", 3],
+            "env": {"GITHUB_TOKEN": TOKEN, "DEBUG": True, "N": 4, "GONE": None, "SECRET_KEY": ""},
+            "cwd": "${userHome}/w",
+            "disabled": True,
+            "autoApprove": ["a"],
+        },
+        "My Server",
+    )
+    assert plan.problem == ""
+    assert (plan.name, plan.enabled, plan.ignored) == ("my-server", False, ["autoApprove"])
+    assert plan.config == {
+        "transport": "stdio",
+        "command": "npx",
+        "args": ["-y", "x", "3"],
+        "env": {"GITHUB_TOKEN": "${my-server-github-token}", "DEBUG": "true", "N": "4", "SECRET_KEY": ""},
+        "cwd": "~/w",
+    }
+    assert plan.secrets == {"my-server-github-token": TOKEN}
+    assert TOKEN not in repr(plan)
+    plan.rename("other")
+    assert plan.config["env"]["GITHUB_TOKEN"] == "${other-github-token}"
+    assert plan.secrets == {"other-github-token": TOKEN}
+
+
+def test_a_url_with_headers() -> None:
+    """The scheme of an Authorization header stays readable; only the secret goes."""
+    plan = read({"url": "https://h/mcp", "headers": {"Authorization": f"Bearer {TOKEN}", "X-A": "b"}, "oauth": {}})
+    assert plan.config == {
+        "transport": "http",
+        "url": "https://h/mcp",
+        "headers": {"Authorization": "Bearer ${gh-authorization}", "X-A": "b"},
+    }
+    assert plan.ignored == ["oauth"]
+    plan.rename("b")
+    assert plan.config["headers"]["Authorization"] == "Bearer ${b-authorization}"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "secret"),
+    [
+        ("https://h/mcp?a=b", "https://h/mcp?a=b", None),
+        (f"https://h/mcp?key={TOKEN}", "https://h/mcp?${gh-url}", f"key={TOKEN}"),
+        (f"https://h/{TOKEN}/mcp", "https://h/${gh-url}", f"{TOKEN}/mcp"),
+        ("https://me:hunter22@h/mcp", "https://${gh-url}", "me:hunter22@h/mcp"),
+        ("https://[x/mcp", "https://[x/mcp", None),
+    ],
+)
+def test_secrets_in_a_url(url: str, shown: str, secret: str | None) -> None:
+    """The smallest end of the URL that holds the secret becomes a reference."""
+    plan = read({"serverUrl": url})
+    assert plan.config["url"] == shown
+    assert list(plan.secrets.values()) == ([] if secret is None else [secret])
+    plan.rename("b")
+    assert plan.config["url"] == shown.replace("gh-url", "b-url")
+
+
+def test_variables_are_filled_in_and_count_as_secrets() -> None:
+    """K06: a placeholder is never sent as the secret: it is filled in now, or the entry is refused."""
+    plan = read({"command": "x", "args": ["${env:PLAIN}", "${NONE:-d}"], "env": {"A": "${PLAIN}", "B": "${GH}"}})
+    assert plan.config["args"] == ["yes", "d"]
+    assert plan.config["env"] == {"A": "${gh-a}", "B": "${gh-b}"}
+    assert plan.secrets == {"gh-a": "yes", "gh-b": TOKEN}
+    assert "NOT_SET" in read({"command": "x", "env": {"A": "${NOT_SET}"}}).problem
+    assert "${input:key}" in read({"command": "x", "env": {"A": "${input:key}"}}).problem
+    assert "workspaceFolder" in read({"command": "x", "args": ["${workspaceFolder}"]}).problem
+    assert read({"command": "x", "args": ["${workspaceFolder}"]}, project="/p").config["args"] == ["/p"]
+    assert read({"command": "x"}, project="/p").config["cwd"] == "/p"
+
+
+def test_other_programs_shapes() -> None:
+    """Codex' limits and header variables, commands as lists and as tables."""
+    plan = read({"url": "https://h/mcp", "bearer_token_env_var": "GH", "env_http_headers": {"X-Key": "GH"},
+                 "http_headers": {"X-A": "b"}, "startup_timeout_sec": 900, "tool_timeout_sec": 30.5})  # fmt: skip
+    assert plan.config["headers"] == {"X-A": "b", "X-Key": "${gh-x-key}", "Authorization": "Bearer ${gh-authorization}"}
+    assert plan.config["limits"] == {"start_seconds": 600.0, "total_seconds": 30.5}
+    assert plan.ignored == []
+    listed = read({"command": ["npx", "x"], "environment": {"A": "b"}, "args": []})
+    assert listed.config == {"transport": "stdio", "command": "npx", "args": ["x"], "env": {"A": "b"}}
+    nested = read({"command": {"path": "npx", "args": ["x"], "env": {"A": "b"}}})
+    assert nested.config == listed.config
+
+
+def test_two_secrets_with_one_name() -> None:
+    """Names that differ in their spelling only do not overwrite each other's secret."""
+    plan = read({"command": "x", "env": {"A_TOKEN": TOKEN, "A-TOKEN": TOKEN + "b", "a_token": TOKEN}})
+    assert plan.secrets == {"gh-a-token": TOKEN, "gh-a-token-2": TOKEN + "b"}
+    assert list(plan.config["env"].values()) == ["${gh-a-token}", "${gh-a-token-2}", "${gh-a-token}"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (3, "no table"),
+        ({}, "neither a command nor a URL"),
+        ({"command": []}, "neither a command nor a URL"),
+        ({"command": "x", "args": "y"}, "no list of words"),
+        ({"command": "x", "args": [{}]}, "no list of words"),
+        ({"command": "x", "env": []}, ""),
+        ({"command": "x", "env": ["a"]}, "env is no table"),
+        ({"command": "x", "env": {"A": {}}}, "env is no table"),
+        ({"type": "ws", "url": "wss://h"}, "WebSocket"),
+        ({"url": "ftp://h"}, "not what they must be"),
+        ({"command": "x", "args": ["--token", TOKEN]}, "--allow-plaintext"),
+    ],
+)
+def test_what_cannot_be_imported_says_why(entry: Any, words: str) -> None:
+    """What is not taken over is reported with the reason, and the secret is not in it (K01, K02)."""
+    plan = read(entry)
+    assert words in plan.problem
+    assert bool(plan.problem) == bool(words)
+    assert TOKEN not in plan.problem
+
+
+def test_plaintext_where_it_is_wished() -> None:
+    """--allow-plaintext leaves every value where it was."""
+    plan = read({"command": "x", "args": ["--token", TOKEN], "env": {"T": "${GH}"}}, allow_plaintext=True)
+    assert plan.config == {"transport": "stdio", "command": "x", "args": ["--token", TOKEN], "env": {"T": TOKEN}}
+    assert plan.secrets == {}
+    url = read({"url": f"https://h/?k={TOKEN}"}, allow_plaintext=True)
+    assert url.config["url"].endswith(TOKEN)
+
+
+def test_where_clients_keep_their_servers() -> None:
+    """D09: the right file and key for each client, on both systems."""
+    home = Path("/h")
+    places = {name: (str(one.file(home, "linux", {})), str(one.file(home, "darwin", {})), one.key)
+              for name, one in known.CLIENTS.items()}  # fmt: skip
+    assert places == {
+        "claude-desktop": (
+            "/h/.config/Claude/claude_desktop_config.json",
+            "/h/Library/Application Support/Claude/claude_desktop_config.json",
+            ("mcpServers",),
+        ),
+        "claude-code": ("/h/.claude.json", "/h/.claude.json", ("mcpServers",)),
+        "cursor": ("/h/.cursor/mcp.json", "/h/.cursor/mcp.json", ("mcpServers",)),
+        "vscode": (
+            "/h/.config/Code/User/mcp.json",
+            "/h/Library/Application Support/Code/User/mcp.json",
+            ("servers",),
+        ),
+        "codex": ("/h/.codex/config.toml", "/h/.codex/config.toml", ("mcp_servers",)),
+    }
+    moved = {"CODEX_HOME": "/c", "CLAUDE_CONFIG_DIR": "/d", "XDG_CONFIG_HOME": "/x"}
+    assert [str(one.file(home, "linux", moved)) for one in known.CLIENTS.values()] == [
+        "/x/Claude/claude_desktop_config.json",
+        "/d/.claude.json",
+        "/h/.cursor/mcp.json",
+        "/x/Code/User/mcp.json",
+        "/c/config.toml",
+    ]
+
+
+def test_tables_of_servers_and_our_own_entry() -> None:
+    """Every client's own key is found, projects of Claude Code too; Coffer's own entry is known by its shim."""
+    one = {"a": {"command": "x"}}
+    assert known.server_tables({"mcpServers": one, "projects": {"/p": {"mcpServers": one}, "/q": {}}}) == {
+        ("mcpServers",): one,
+        ("projects", "/p", "mcpServers"): one,
+    }
+    for key in ("servers", "mcp_servers", "context_servers", "mcp"):
+        assert list(known.server_tables({key: one})) == [(key,)]
+    assert list(known.server_tables({"mcp": {"servers": one}})) == [("mcp", "servers")]
+    assert known.server_tables([]) == known.server_tables({"servers": 3}) == {}
+    assert known.is_ours({"command": "/x/coffer-shim"})
+    assert not known.is_ours({"command": "x"})
+    assert not known.is_ours({"url": "x"})
+    assert not known.is_ours(3)
+
+
+def test_the_entry_that_is_written() -> None:
+    """Clients that name a type get one; what is empty is left out elsewhere."""
+    assert known.entry(known.CLIENTS["vscode"], "/s", [], {}) == {"type": "stdio", "command": "/s", "args": []}
+    assert known.entry(None, "/s", ["--group", "g"], {"A": "b"}) == {
+        "command": "/s",
+        "args": ["--group", "g"],
+        "env": {"A": "b"},
+    }
+    assert known.entry(known.CLIENTS["cursor"], "/s", [], {}) == {"command": "/s"}
