@@ -247,8 +247,9 @@ async def test_cancelling_the_retry_cancels_the_call(tmp_path: Path) -> None:
         args = arguments(FORM, ROOTS)
         first = await modern(worker, args)
         second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
-        corr = worker.corr + 1
+        corr = worker.corr + 2
         await worker.send(frames.Cancel(corr, "enough"))
+        await worker.dump()  # takes a number too; on the same pair, so the cancel has come when it is answered
         assert corr == await begin(worker, client(MODERN), args, **retry(second, {}, **{"ask-2": {"roots": []}}))
         await wait_for(lambda: upstream.messages("notifications/cancelled"), what="the cancel")
         assert not (await worker.dump())["calls"]
