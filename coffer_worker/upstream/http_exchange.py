@@ -21,6 +21,8 @@ from coffer_worker.upstream.pipe import Problem, Receiver
 # A server that is being restarted refuses connections for a moment. Nothing is sent meanwhile.
 _REFUSED_WAITS: Final = (0.2, 0.4, 0.8, 1.6, 2.0)
 _MOST_RESUMES_FAILED: Final = 5
+# How long the end of a stream is waited for after the answer.
+_REST_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -159,15 +161,20 @@ class Exchange:
     async def _read(self, response: Response, parser: Events) -> str | None:
         """Read events until the answer has come (None), or say why it has not."""
         try:
-            async for found in self._wire.events(response, parser):
-                if isinstance(found, TooLong):
-                    self._too_long(found)
-                elif found.type == b"message":
-                    self._take(found.data)
-                if not self._waiting:
-                    return None
+            async with asyncio.timeout(None) as end:
+                async for found in self._wire.events(response, parser):
+                    if isinstance(found, TooLong):
+                        self._too_long(found)
+                        return None
+                    if found.type == b"message":
+                        self._take(found.data)
+                    if not self._waiting and end.when() is None:
+                        # A stream that is read to its end leaves a socket that can be used again.
+                        end.reschedule(asyncio.get_running_loop().time() + _REST_SECONDS)
         except Trouble as trouble:
-            return trouble.text
+            return trouble.text if self._waiting else None
+        except TimeoutError:
+            return None
         if not self._waiting:
             return None
         if self._post.id is not None and parser.last_id and not self._post.modern:

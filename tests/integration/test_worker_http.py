@@ -153,6 +153,31 @@ async def test_events_of_every_spelling_are_read(tmp_path: Path) -> None:
         assert answer.progress == [{"progressToken": "mine", "progress": 1, "message": "é"}]
 
 
+async def test_a_stream_that_ends_leaves_its_socket_for_the_next_call(tmp_path: Path) -> None:
+    """Also where it never ends: the answer is there at once, and the socket is given up."""
+    async with RawHttp() as server, Worker.start(tmp_path, server_config(server.config())) as worker:
+        await listed(worker, "legacy")
+
+        async def chunked(exchange: Exchange) -> None:
+            result = {"content": [{"type": "text", "text": "done"}]}
+            event = b"data: " + json.dumps({"jsonrpc": "2.0", "id": exchange.id, "result": result}).encode() + b"\n\n"
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            await exchange.raw(head + b"%x\r\n%b\r\n" % (len(event), event))
+            if exchange.seen.params["name"] == "other":
+                await exchange.forever()
+            else:
+                await exchange.raw(b"0\r\n\r\n")
+
+        server.on("tools/call", chunked)
+        await worker.call("echo")
+        before = server.accepted
+        for _ in range(5):
+            assert (await worker.call("echo")).text == "done"
+        assert server.accepted == before
+        for _ in range(3):
+            assert (await worker.call("other")).text == "done"
+
+
 async def test_a_broken_stream_is_resumed_where_it_broke(tmp_path: Path) -> None:
     """After the wait that the upstream named, with the last event's id; the call is not made again."""
     async with RawHttp() as server, Worker.start(tmp_path, server_config(server.config())) as worker:
