@@ -352,3 +352,35 @@ async def test_a_header_that_cannot_be_sent_is_said_at_once(tmp_path: Path) -> N
         state = await worker.state("backoff")
         assert "the header Host" in state.message
         assert "x-y-z" not in state.message
+
+
+async def test_a_log_message_goes_to_the_client_whose_call_it_came_with(tmp_path: Path) -> None:
+    """Over HTTP the stream tells: of two clients' calls at once only the one that caused the message hears it."""
+    release = asyncio.Event()
+
+    async def act(exchange: Exchange) -> None:
+        if exchange.seen.params["name"] == "other":
+            await release.wait()
+            await exchange.server.plain(exchange)
+            return
+        await exchange.stream()
+        params = {"level": "info", "data": "hello"}
+        await exchange.event({"jsonrpc": "2.0", "method": "notifications/message", "params": params})
+        await exchange.answer_event({"resultType": "complete", "content": [{"type": "text", "text": "done"}]})
+        exchange.close()
+
+    async with RawHttp(era="modern") as server, Worker.start(tmp_path, server_config(server.config())) as worker:
+        await listed(worker, "modern")
+        server.on("tools/call", act)
+        params = {"name": "other", "arguments": {}}
+        quiet = await worker.begin("tools/call", "other", params, caller(MODERN, "quiet", "raw"), log_level="info")
+        await wait_for(lambda: server.of("tools/call"))
+        loud = await worker.begin(
+            "tools/call", "echo", {"name": "echo"}, caller(MODERN, "loud", "raw"), log_level="info"
+        )
+        answer = await worker.answer(loud)
+        assert [(frame.method, payload["data"]) for frame, payload in answer.notices] == [
+            ("notifications/message", "hello")
+        ]
+        release.set()
+        assert not (await worker.answer(quiet)).notices
