@@ -78,9 +78,6 @@ def findings(
     with reference() as url:
         direct = direct or direct_runs(suite, url, out)
         upstreams: dict[str, dict[str, Any]] = {"stdio": STDIO, "http": {"transport": "http", "url": url}}
-        # Four runs at once hold four sessions open, and each is its own connection.
-        limits = {"limits": {"max_connections": 64}}
-        wanted = {name: {**upstreams[name], **limits} for name in transports}
-        with gateway(wanted) as urls:
+        with gateway({name: upstreams[name] for name in transports}) as urls:
             for transport in transports:
                 yield from through(suite, transport, urls[transport], direct=direct, out=out, rounds=rounds)
