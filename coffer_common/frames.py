@@ -281,7 +281,8 @@ class Fail(_Frame, frozen=True, tag="fail"):
 
 
 class Ask(_Frame, frozen=True, tag="ask"):
-    """An upstream's request to the client of call ``corr``; part 2 is its params in the client's shape."""
+    """An upstream's request to the client of call ``corr`` (0: to ``session``, outside any call); part 2 is its params
+    in the client's shape."""
 
     ask: int
     corr: int
@@ -378,8 +379,8 @@ FromWorker = (
     | Reply
     | Fail
     | Ask
-    | Withdraw
     | Paused
+    | Withdraw
     | Notify
     | Dumped
     | LoadSecret
