@@ -271,8 +271,14 @@ class HttpPipe:
     # ---- the end
 
     def end(self, problem: Problem) -> None:
-        """Nothing more can be had here."""
-        self._finish(Gone(problem.message, reason=problem.reason))
+        """Nothing more can be had here. What was sent already may have been executed, whatever ended the connection."""
+        if self._ended:
+            return
+        for post in list(self._posts.values()):
+            if post.id is not None and post.begun:
+                self._receiver.failed(post.id, self._wire.lost(f"the connection was given up ({problem.message})"))
+        answers_elsewhere = self._wire.post_url is not None
+        self._finish(Gone(problem.message, reason=errors.BROKEN if answers_elsewhere else problem.reason))
 
     def _finish(self, gone: Gone) -> None:
         if self._ended:

@@ -76,6 +76,7 @@ class Exchange:
                 await self._once()
                 return
             except Trouble as trouble:
+                self._post.begun &= not trouble.unsent
                 wait = next(waits, None) if trouble.refused else None
                 if wait is None:
                     self._failed_below(trouble)

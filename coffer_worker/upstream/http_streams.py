@@ -53,6 +53,8 @@ async def listen(wire: Wire, owner: Owner) -> None:
                 elif status == 404 and worked and session:
                     await owner.renew(session)  # starts another one in the place of this
                     return
+                elif parser.last_id and status in (400, 404, 409, 410, 412):
+                    parser.last_id = b""  # it does not know that event any more
                 elif status < 500 and status not in (401, 408, 429):
                     return
                 elif status == 401:

@@ -207,6 +207,27 @@ async def test_an_upstream_that_stays_away_is_tried_again_later(tmp_path: Path, 
         await works(worker, era)
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_was_sent_before_the_upstream_went_away_has_an_unknown_outcome(tmp_path: Path, era: str) -> None:
+    """The call that could not be sent may be made again; the one that was under way is never said to be unsent."""
+    held: list[Exchange] = []
+
+    async def hold(exchange: Exchange) -> None:
+        held.append(exchange)
+        await exchange.forever()
+
+    async with RawHttp(era=era) as server, worker_for(tmp_path, server) as worker:
+        server.on("tools/call", hold)
+        first = await worker.begin("tools/call", "echo", {"name": "up__echo"}, by(era))
+        await wait_for(lambda: held)
+        server.deaf(held[0])
+        await wait_for(lambda: server.connections == 1)
+        second = await worker.call("echo", {}, by(era))
+        assert (second.reason, data_of(second)["retryable"]) == ("upstream_unreachable", True)
+        answer = await worker.answer(first)
+        assert (answer.reason, data_of(answer)["retryable"]) == ("connection_broken", False)
+
+
 async def test_an_upstream_that_is_not_there_at_the_start(tmp_path: Path) -> None:
     server = RawHttp()
     await server.open()
