@@ -1,6 +1,7 @@
 """Splicing JSON with comments: the entry changes, every other character stays."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -146,14 +147,13 @@ tables = st.dictionaries(st.text(max_size=5), values, max_size=4)
     tables,
     st.text(max_size=5),
     values,
-    st.sampled_from([None, 1, 2, "\t"]),
-    st.booleans(),
-    st.booleans(),
+    st.tuples(st.sampled_from([None, 1, 2, "\t"]), st.booleans(), st.booleans()),
 )
 def test_an_edit_changes_one_member_and_can_be_undone(
-    servers: dict[str, Any], others: dict[str, Any], key: str, value: Any, indent: Any, ascii_: bool, windows: bool
+    servers: dict[str, Any], others: dict[str, Any], key: str, value: Any, style: tuple[Any, bool, bool]
 ) -> None:
     """For every document: the one member is set, all others are as they were, and removing it gives the old text."""
+    indent, ascii_, windows = style
     servers.pop(key, None)
     document = {**others, "s": servers}
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_)
@@ -167,7 +167,5 @@ def test_an_edit_changes_one_member_and_can_be_undone(
 @given(st.text(alphabet='{}[]:,"/*\n a1\\\ufeff', max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Nothing but a JsoncError ever comes out of a broken file."""
-    try:
+    with suppress(jsonc.JsoncError):
         jsonc.parse(text)
-    except jsonc.JsoncError as error:
-        assert error.line >= 1
