@@ -119,7 +119,10 @@ def required(raw: bytes) -> Required:
     wishes: dict[str, Wish] = {}
     for key, entry in splice.members(found.get("inputRequests", b"{}")).items():
         members = splice.members(entry)
-        wishes[key] = Wish(splice.text(members.get("method")) or "", bytes(members.get("params", b"{}")))
+        params = bytes(members.get("params", b"{}"))
+        if params[:1] != b"{":
+            raise ValueError("params that are no object")
+        wishes[key] = Wish(splice.text(members.get("method")) or "", params)
     state = found.get("requestState")
     if not wishes and state is None:
         raise ValueError("neither inputRequests nor requestState")

@@ -144,3 +144,33 @@ async def test_a_changed_group_is_told_at_its_endpoint_only(notices: Notices) ->
     await wait_for(lambda: len(group.heard) == 3)
     assert sorted(group.methods) == [f"notifications/{kind}/list_changed" for kind in ("prompts", "resources", "tools")]
     assert other.heard == []
+
+
+async def test_a_session_is_asked_where_it_can_be(notices: Notices) -> None:
+    """An upstream's request outside any call goes to its session alone, under an id of this run; a listen stream, or a
+    session that nobody listens to, cannot be asked."""
+    asks: dict[bytes, int] = {}
+    ear, other = Ear("e", EVERYONE, AGGREGATE, asks=asks), Ear("other", EVERYONE, AGGREGATE, asks={})
+    for hearer in (ear, other, Ear("l", EVERYONE, AGGREGATE, stamp=b"1")):
+        notices.add(hearer)
+    assert notices.session_ask("e", 7, "roots/list", b"{}")
+    assert [(message["method"], message["params"]) for message in ear.heard] == [("roots/list", {})]
+    assert list(asks.values()) == [7]
+    assert json.loads(next(iter(asks))) == ear.heard[0]["id"]
+    notices.session_withdraw("e", 7)
+    notices.session_withdraw("e", 7)
+    notices.session_withdraw("gone", 7)
+    assert ear.heard[1:] == [
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ear.heard[0]["id"]}}
+    ]
+    ear.there = False
+    assert not any(notices.session_ask(name, 8, "roots/list", b"{}") for name in ("e", "l", "gone"))
+    assert (asks, other.heard) == ({}, [])
+
+
+async def test_a_link_is_reported_as_opened_on_the_aggregate_too(notices: Notices) -> None:
+    ears = [Ear("one", EVERYONE, AGGREGATE), Ear("two", EVERYONE, AGGREGATE)]
+    for ear in ears:
+        notices.add(ear)
+    notices.session_notice("a", ("one",), "notifications/elicitation/complete", b'{"elicitationId":"e"}')
+    assert [len(ear.heard) for ear in ears] == [1, 0]

@@ -148,6 +148,17 @@ async def test_roots_that_change_are_asked_for_again(tmp_path: Path) -> None:
         assert len(upstream.messages("notifications/roots/list_changed")) == 1
 
 
+async def test_a_link_that_was_refused_first_is_reported_as_opened_to_its_session_alone(tmp_path: Path) -> None:
+    """Between legacy sides -32042 passes unchanged, and the notice of completion goes to that session."""
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        failed = await worker.answer(await begin(worker, client(), {"do": "url"}))
+        assert failed.value["code"] == -32042
+        assert failed.value["data"]["elicitations"][0]["elicitationId"] == "e-1"
+        await wait_for(lambda: worker.all(frames.Notify), what="the notice")
+        notice = worker.all(frames.Notify)[0]
+        assert (notice.method, notice.sessions) == ("notifications/elicitation/complete", ("s1",))
+
+
 async def test_an_ask_while_the_connection_is_made_belongs_to_the_call(tmp_path: Path) -> None:
     """Servers often ask for roots right after `initialized`; the warm connection, which nobody uses, is told no."""
     upstream = raw("--stray-request", "roots/list", log=tmp_path / "log.jsonl")

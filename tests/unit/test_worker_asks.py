@@ -82,7 +82,7 @@ def test_an_upstreams_input_required_taken_apart() -> None:
     )
     assert found == Required({"k": Wish("roots/list", b"{}"), "l": Wish("", b'{"a":1}')}, b'"s\\u0041"')
     assert asks.required(b'{"requestState":"s"}') == Required({}, b'"s"')
-    for bad in (b"{}", b'{"inputRequests":[]}', b'{"inputRequests":{"k":1}}'):
+    for bad in (b"{}", b'{"inputRequests":[]}', b'{"inputRequests":{"k":1}}', b'{"inputRequests":{"k":{"params":[]}}}'):
         with pytest.raises(ValueError, match=r"\S"):
             asks.required(bad)
 
