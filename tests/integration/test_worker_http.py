@@ -245,6 +245,44 @@ async def test_the_stream_of_notifications_is_kept_and_opened_again(tmp_path: Pa
         assert again[0].headers["last-event-id"] == "fresh"
 
 
+async def test_an_event_that_the_upstream_no_longer_knows_is_not_asked_for_again(tmp_path: Path) -> None:
+    async def forgetful(exchange: Exchange) -> None:
+        if "last-event-id" in exchange.seen.headers:
+            await exchange.status(400, "unknown event")
+        else:
+            await exchange.server.stream_for(exchange)
+
+    async with RawHttp() as server, Worker.start(tmp_path, server_config(server.config())) as worker:
+        server.on("GET", forgetful)
+        await listed(worker, "legacy")
+        stream = (await wait_for(lambda: server.streams))[0]
+        await stream.event({"jsonrpc": "2.0", "method": "notifications/x"}, id="ev-1", retry=20)
+        stream.reset()
+        await gone(server, stream)
+        await wait_for(lambda: server.streams)
+        assert [seen.headers.get("last-event-id") for seen in server.of("GET")] == [None, "ev-1", None]
+
+
+async def test_a_session_forgotten_while_nothing_is_called_is_found_out(tmp_path: Path) -> None:
+    """The stream of notifications is refused with 404: a new session, without waiting for a call."""
+
+    async def strict(exchange: Exchange) -> None:
+        if exchange.seen.headers.get("mcp-session-id") == exchange.server.session:
+            await exchange.server.stream_for(exchange)
+        else:
+            await exchange.status(404)
+
+    async with RawHttp() as server, Worker.start(tmp_path, server_config(server.config())) as worker:
+        server.on("GET", strict)
+        await listed(worker, "legacy")
+        stream = (await wait_for(lambda: server.streams))[0]
+        server.session = "s-2"
+        server.tools.append({"name": "fresh", "inputSchema": {"type": "object"}})
+        stream.reset()
+        await listed(worker, "legacy", "tool:fresh")
+        await wait_for(lambda: [each for each in server.streams if each.seen.headers["mcp-session-id"] == "s-2"])
+
+
 async def test_a_modern_upstream_is_heard_over_its_listen_stream(tmp_path: Path) -> None:
     async with RawHttp(era="modern") as server, Worker.start(tmp_path, server_config(server.config())) as worker:
         await listed(worker, "modern")
