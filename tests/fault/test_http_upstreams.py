@@ -109,6 +109,30 @@ async def test_an_excerpt_shows_no_secret(tmp_path: Path) -> None:
     assert all(secret not in path.read_text() for path in (tmp_path / "logs").iterdir())
 
 
+async def test_a_secret_in_a_url_is_sent_and_never_shown(tmp_path: Path) -> None:
+    """K02: neither in the errors of calls, nor in the state, nor in the log; of a URL only the origin is."""
+    secret = "u-r-l-S3cret-4711"
+
+    async def moved(exchange: Exchange) -> None:
+        await exchange.status(307, location=f"http://elsewhere.invalid/?key={secret}")
+
+    async def leak(exchange: Exchange) -> None:
+        await exchange.status(500, f"no such path: {exchange.seen.target}")
+
+    async with RawHttp() as server:
+        config = server_config({"transport": "http", "url": f"{server.url}?key={secret}"})
+        async with Worker.start(tmp_path, config) as worker:
+            assert all(seen.target.endswith(f"?key={secret}") for seen in server.seen)
+            for handler in (moved, leak):
+                server.on("tools/call", handler)
+                assert secret not in (await worker.call("echo")).raw.decode()
+            await server.close()
+            assert secret not in (await worker.call("echo")).raw.decode()
+            await worker.state("backoff")
+            assert secret not in str(worker.all(frames.State))
+    assert all(secret not in path.read_text() for path in (tmp_path / "logs").iterdir())
+
+
 # ---- silence, resets, halves
 
 
