@@ -16,6 +16,9 @@ from coffer_common.names import legal_server_name
 from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
 
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_SECRET_VARIABLE: Final = re.compile(
+    r"(?i)\$\{(?:env:)?\w*(?:token|key|secret|passw|credential|auth|cookie)\w*(?::-[^}]*)?\}"
+)
 _SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token)\s+")
 _SILENT: Final = frozenset({"type", "transport", "source", "enabled", "disabled"})
 _REMOTE: Final = ("url", "serverUrl", "httpUrl")
@@ -93,6 +96,12 @@ def _local(plan: Plan, entry: dict[str, Any], env: Mapping[str, str], project: s
         raise _Unreadable("it has neither a command nor a URL")
     if not isinstance(args, list) or not all(isinstance(one, str | int | float) for one in args):
         raise _Unreadable("its args are no list of words")
+    secret = next((one for one in map(_SECRET_VARIABLE.search, map(str, args)) if one is not None), None)
+    if secret is not None and not plan.plain:
+        raise _Unreadable(
+            f"its arguments hold {secret.group()}, which every process of this machine could read; "
+            f"hand it over in its environment instead, or import it with --allow-plaintext"
+        )
     plan.config = {"transport": "stdio", "command": _filled(command, env, project)[0]}
     if args:
         plan.config["args"] = [_filled(str(one), env, project)[0] for one in args]
@@ -123,7 +132,7 @@ def _remote(plan: Plan, entry: dict[str, Any], env: Mapping[str, str]) -> set[st
         headers["Authorization"] = _secret(plan, "Authorization", wanted, env, _header)
     plan.config = {"transport": "http", "url": url} | ({"headers": headers} if headers else {})
     if not plan.plain:
-        _secret_url(plan, url)
+        _secret_url(plan, url, str(entry[key]))
     return {key, "headers", "http_headers", "env_http_headers", "bearer_token_env_var"}
 
 
@@ -197,18 +206,20 @@ def _keep(plan: Plan, name: str, secret: str) -> str:
     return f"${{{reference}}}"
 
 
-def _secret_url(plan: Plan, url: str) -> None:
-    """The smallest end of the URL that holds all its secrets becomes a reference."""
+def _secret_url(plan: Plan, url: str, raw: str) -> None:
+    """The smallest end of the URL that holds all its secrets becomes a reference; ``raw``: with its variables."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return
     head = f"{parts.scheme}://"
-    cuts = [len(url), url.find("?") + 1, len(head) + len(parts.netloc) + 1, len(head)]
+    variable = _SECRET_VARIABLE.search(raw)
+    whole = len(url) if variable is None else len(_VARIABLE.split(raw)[0])
+    cuts = [whole, url.find("?") + 1, len(head) + len(parts.netloc) + 1, len(head)]
     fits = (
         one
         for one in cuts
-        if one > 0 and not plaintext.find(plan.name, HttpServer(url=url[:one] + ("${x}" if url[one:] else "")))
+        if 0 < one <= whole and not plaintext.find(plan.name, HttpServer(url=url[:one] + ("${x}" if url[one:] else "")))
     )
     cut = next(fits, len(head))
     if url[cut:]:

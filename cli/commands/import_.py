@@ -214,12 +214,18 @@ def _show(path: Path, plans: "list[Plan]", present: set[int]) -> None:
         if id(plan) in present:
             render.line(f"  = {named}: Coffer has it already")
             continue
-        what = plan.config.get("url") or " ".join([plan.config["command"], *plan.config.get("args", ())])
-        render.line(f"  + {named}{'' if plan.enabled else ' (disabled)'}: {what}")
+        render.line(f"  + {named}{'' if plan.enabled else ' (disabled)'}: {_what(plan)}")
         for reference in plan.secrets:
             render.line(f"      a secret of it is stored as the credential {reference}")
         if plan.ignored:
             render.line(f"      not taken over, it stays in the file: {', '.join(plan.ignored)}")
+
+
+def _what(plan: "Plan") -> str:
+    """What the server is; where secrets were left in it, no more than cannot hold one."""
+    if plan.plain:
+        return "at a URL" if "url" in plan.config else f"{plan.config['command']} …"
+    return str(plan.config.get("url") or " ".join([plan.config["command"], *plan.config.get("args", ())]))
 
 
 def _carry_out(daemon: "Client", plan: "Plan") -> tuple[str, str]:

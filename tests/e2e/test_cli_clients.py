@@ -200,6 +200,16 @@ def test_clashing_names_are_asked_about(coffer: Daemon, tmp_path: Path) -> None:
     assert names == {"my-server", "second"}
 
 
+def test_plaintext_that_was_wished_is_not_printed(coffer: Daemon, tmp_path: Path) -> None:
+    """K02: --allow-plaintext stores what is there, and shows it to nobody."""
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps({"servers": {"a": {"command": FAKE[0], "args": [*FAKE[1:], TOKEN], "disabled": True}}}))
+    refused = run(coffer, "import", str(path), "--yes", code=exits.FAILURE)
+    assert "--allow-plaintext" in refused.stdout
+    run(coffer, "import", str(path), "--yes", "--allow-plaintext")
+    assert coffer.api("GET", "/resources?kind=mcp_server")["resources"][0]["config"]["args"][-1] == TOKEN
+
+
 def test_without_a_place_for_secrets_nothing_is_half_done(coffer: Daemon, cursor: Path) -> None:
     """Where no keychain is usable the import says so and leaves no server with a reference to nothing."""
     done = run(coffer, "import", "cursor", "--yes", code=exits.FAILURE)

@@ -90,6 +90,19 @@ def test_variables_are_filled_in_and_count_as_secrets() -> None:
     assert read({"command": "x"}, project="/p").config["cwd"] == "/p"
 
 
+def test_a_secret_variable_is_a_secret_whatever_its_value() -> None:
+    """K01: what a client kept in a variable with a telling name goes into no argument and no stored URL."""
+    env = {"MY_TOKEN": "tiny", "HOST": "h"}
+    plan = foreign.read("gh", {"command": "x", "args": ["${MY_TOKEN}"]}, "", env)
+    assert "MY_TOKEN" in plan.problem
+    plain = foreign.read("gh", {"command": "x", "args": ["${MY_TOKEN}"]}, "", env, allow_plaintext=True)
+    assert plain.config["args"] == ["tiny"]
+    plan = foreign.read("gh", {"url": "https://h/mcp/${env:MY_TOKEN}?a=b"}, "", env)
+    assert (plan.config["url"], plan.secrets) == ("https://h/mcp/${gh-url}", {"gh-url": "tiny?a=b"})
+    plan = foreign.read("gh", {"url": "https://${HOST}/mcp"}, "", env)
+    assert plan.config["url"] == "https://h/mcp"
+
+
 def test_other_programs_shapes() -> None:
     """Codex' limits and header variables, commands as lists and as tables."""
     plan = read({"url": "https://h/mcp", "bearer_token_env_var": "GH", "env_http_headers": {"X-Key": "GH"},
