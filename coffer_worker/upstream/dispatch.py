@@ -178,6 +178,9 @@ class ConnectionDispatcher:
         """Kept for whoever looks."""
         self.strays.append(id)
 
+    def paused(self, connection: Connection, id: int | str) -> None:
+        """The pipe goes on with the stream by itself."""
+
     def renewed(self, connection: Connection) -> None:
         """The SDK's session does not learn of it."""
 
