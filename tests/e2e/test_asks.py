@@ -11,6 +11,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp import Client
+from pydantic import FileUrl
 
 from tests.support import clients
 from tests.support.clients import ERAS, LEGACY, json_of
@@ -48,7 +49,7 @@ def upstream(daemon: Daemon, tmp_path: Path) -> Upstream:
 
 def roots(path: str) -> Callable[[Any], Any]:
     async def listed(context: Any) -> types.ListRootsResult:
-        return types.ListRootsResult(roots=[types.Root(uri=f"file://{path}")])
+        return types.ListRootsResult(roots=[types.Root(uri=FileUrl(f"file://{path}"))])
 
     return listed
 
@@ -86,7 +87,7 @@ async def test_changed_roots_reach_the_sessions_own_connection(
     def listed(name: str) -> Callable[[Any], Any]:
         async def callback(context: Any) -> types.ListRootsResult:
             asked.append(name)
-            return types.ListRootsResult(roots=[types.Root(uri=f"file:///{name}")])
+            return types.ListRootsResult(roots=[types.Root(uri=FileUrl(f"file:///{name}"))])
 
         return callback
 

@@ -42,7 +42,7 @@ def start() -> Iterator[Start]:
 def record(process: subprocess.Popen[bytes], **changes: object) -> PidRecord:
     seen = psutil.Process(process.pid)
     facts = {"server": "up", "cookie": COOKIE, "pid": process.pid, "create_time": seen.create_time()}
-    return PidRecord(**(facts | {"cmdline": tuple(seen.cmdline())} | changes))  # type: ignore[arg-type]
+    return PidRecord(**(facts | {"cmdline": tuple(seen.cmdline())} | changes))
 
 
 def test_the_recorded_process_goes_with_its_tree(start: Start, tmp_path: Path) -> None:

@@ -77,6 +77,12 @@ class Ear:
     def session_notice(self, server: str, sessions: tuple[str, ...], method: str, params: bytes) -> None:
         self.notices.append((server, sessions, method))
 
+    def session_ask(self, session: str, ask: int, method: str, params: bytes) -> bool:
+        return False
+
+    def session_withdraw(self, session: str, ask: int) -> None:
+        pass
+
 
 class Beating:
     """A started heart."""
