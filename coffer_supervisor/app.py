@@ -16,6 +16,7 @@ from coffer_common.version import VERSION
 from coffer_supervisor import sweep
 from coffer_supervisor.channel import Channel
 from coffer_supervisor.core.calls import CLIENT_PREFIX, DAEMON_PRINCIPAL, Principal
+from coffer_supervisor.core.tally import Tally
 from coffer_supervisor.credentials import SERVICE, CredentialVault
 from coffer_supervisor.daemon import Claimed, StartError
 from coffer_supervisor.endpoint.security import Authenticator
@@ -88,8 +89,11 @@ class Heart:
         self.calls = Calls()
         self.channel = Channel()
         self.scoping = Scoping()
+        self.tally = Tally()
         self.supervision = Supervision(store, self.vault, self.channel, self.calls, home)
-        self.router = Router(self.calls, self.channel, self.supervision, self.scoping, Recorder(store.invocations))
+        self.router = Router(
+            self.calls, self.channel, self.supervision, self.scoping, Recorder(store.invocations, self.tally)
+        )
         self.channel.callbacks(greeted=self.supervision.greeted, unsent=self.router.unsent)
         self.clients: dict[str, Principal] = {}
         self.cut: Callable[[str, str], None] = lambda principal_id, reason: None
@@ -152,6 +156,7 @@ async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[]
         router=heart.router,
         vault=heart.vault,
         claimed=claimed,
+        tally=heart.tally,
         shutdown=wish.make,
         changed=heart.changed,
     )

@@ -10,6 +10,7 @@ from typing import Final
 
 from coffer_common import errors
 from coffer_supervisor.core.calls import Failure
+from coffer_supervisor.core.tally import Tally
 from coffer_supervisor.pending import TYPE_OF, Pending
 from coffer_supervisor.store.invocations import Invocation, InvocationLog, Status
 from coffer_supervisor.upstream import utc_now
@@ -22,8 +23,9 @@ _TIMEOUT: Final = frozenset({errors.IDLE_LIMIT.name, errors.TOTAL_LIMIT.name, er
 class Recorder:
     """Takes each call once, at its end."""
 
-    def __init__(self, invocations: InvocationLog) -> None:
+    def __init__(self, invocations: InvocationLog, tally: Tally) -> None:
         self._record = invocations.record
+        self._count = tally.count
 
     def failed(self, call: Pending, found: Failure, now: float) -> None:
         """It ended with an error."""
@@ -44,6 +46,7 @@ class Recorder:
         seconds = now - call.started
         client = request.shown_client
         if type_ is not None and server:
+            self._count(server, type_, status, seconds)
             self._record(
                 Invocation(
                     when=utc_now() - timedelta(seconds=seconds),

@@ -137,6 +137,11 @@ class Router:
         self._fail(call, errors.CANCELLED, f"an operator ended this call of server '{call.server}'")
         return True
 
+    @property
+    def frames_dropped(self) -> int:
+        """Frames that nobody waited for any more, or that were none."""
+        return self._channel.dropped
+
     # ---- the other requests of the endpoint
 
     def has_group(self, scope: Scope) -> bool:

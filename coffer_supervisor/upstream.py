@@ -51,6 +51,7 @@ class UpstreamView:
     counts: dict[str, tuple[int, int]]
     stderr: tuple[str, ...]
     missing: str
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class Upstream:
             counts=_counts(server),
             stderr=self.facts.stderr if self.facts is not None else (),
             missing=self.missing(server),
+            queued=beat.queued if alive and beat is not None else 0,
         )
 
 

@@ -1,6 +1,6 @@
 """Resources of every kind, and what only a server has: capabilities, a test, a call, its log."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -128,7 +128,9 @@ class CallTool(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``arguments`` go to the tool byte for byte; ``timeout`` seconds in all, None for the server's own limits."""
 
     tool: str
-    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    arguments: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})] = msgspec.field(
+        default_factory=lambda: msgspec.Raw(b"{}")
+    )
     timeout: float | None = None
 
 
@@ -136,8 +138,8 @@ class CallOutcome(Shape, frozen=True, kw_only=True):
     """``result`` where the upstream answered (``isError`` included), else null; ``error``: a JSON-RPC error object."""
 
     ok: bool
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    error: msgspec.Raw = msgspec.Raw(b"null")
+    result: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
 class LogLines(Shape, frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
 
 MAX_BODY: Final = 64 * 1024 * 1024
 SERVER: Final = "coffer"
+MANAGED: Final = ("/api/", "/metrics")
+"""How the paths begin that belong to the management API."""
 
 
 class Rejected(Exception):
@@ -60,9 +62,9 @@ def error_response(
 
 
 def refusal(path: str, error: Rejected) -> web.Response:
-    """What a request that was stopped at the door is told: under ``/api/`` in the management API's own error model."""
+    """What a request that was stopped at the door is told: on the management API's paths in its own error model."""
     problem = error.problem
-    if not path.startswith("/api/"):
+    if not path.startswith(MANAGED):
         return error_response(problem, error.status, error.raw_id)
     detail = ErrorDetail(code=problem.reason or "invalid_request", message=problem.message)
     return json_response(msgspec.json.encode(ErrorBody(error=detail)), error.status, {VERSION_HEADER: VERSION})

@@ -17,6 +17,7 @@ from coffer_supervisor.core.calls import DAEMON_PRINCIPAL, Failure, Principal, S
 from coffer_supervisor.core.envelope import era_of
 from coffer_supervisor.endpoint import security
 from coffer_supervisor.endpoint.http import (
+    MANAGED,
     SERVER,
     Entry,
     Rejected,
@@ -54,7 +55,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """All of Coffer that clients connect to. ``management`` answers under ``/api/``."""
+    """All of Coffer that clients connect to. ``management`` answers under ``/api/`` and at ``/metrics``."""
 
     def __init__(self, router: "Router", auth: Authenticator, management: Handler, version: str, port: int) -> None:
         self._auth, self._management, self._port = auth, management, port
@@ -164,7 +165,7 @@ class Endpoint:
         )
         if principal is None:
             raise Rejected(401, failure(errors.DENIED, f"a valid token is needed: {_HINT}", "legacy"))
-        if path.startswith("/api/") and not token:
+        if path.startswith(MANAGED) and not token:
             if principal.id != DAEMON_PRINCIPAL:
                 raise Rejected(403, _denied("the management API needs the daemon's own token"))
             return await self._management(request)

@@ -15,7 +15,7 @@ from aiohttp import web
 from coffer_common.api import ACTOR_HEADER, PATH_HEADER, VERSION_HEADER, Actor, ErrorBody, ErrorDetail
 from coffer_common.version import VERSION
 from coffer_supervisor.management.errors import ApiError, from_store
-from coffer_supervisor.management.request import Management, Request, Stream
+from coffer_supervisor.management.request import Document, Management, Request, Stream
 from coffer_supervisor.management.routes import ROUTES, Route
 from coffer_supervisor.store.errors import StoreError
 
@@ -26,8 +26,8 @@ _log: Final = logging.getLogger("coffer.management")
 
 
 def handler(management: Management) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
-    """What the endpoint calls for every path under ``/api/``. It answers every request, and never raises but for a
-    cancelled one."""
+    """What the endpoint calls for ``/metrics`` and every path under ``/api/``. It answers every request, and never
+    raises but for a cancelled one."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -61,6 +61,8 @@ async def _answer(management: Management, request: web.BaseRequest) -> web.Strea
     )
     if isinstance(answer, Stream):
         return await _stream(request, answer)
+    if isinstance(answer, Document):
+        return web.Response(body=answer.body, headers={**_HEADERS, "Content-Type": answer.media_type})
     status, shape = answer if isinstance(answer, tuple) else (HTTPStatus.OK, answer)
     return _json(status, shape)
 

@@ -31,6 +31,7 @@ async def audit(request: Request) -> Answer:
         since=request.moment("since"),
         until=request.moment("until"),
         before=_before(request),
+        after=_after(request),
         limit=request.number("limit", 100),
     )
     rows = [
@@ -72,6 +73,7 @@ async def _invocations(request: Request, server: str | None) -> Answer:
         since=request.moment("since"),
         until=request.moment("until"),
         before=_before(request),
+        after=_after(request),
         limit=request.number("limit", 100),
     )
     rows = [
@@ -95,6 +97,10 @@ async def _invocations(request: Request, server: str | None) -> Answer:
 
 def _before(request: Request) -> int | None:
     return request.number("before", 0, most=2**62) or None
+
+
+def _after(request: Request) -> int | None:
+    return request.number("after", 0, least=0, most=2**62) if "after" in request.query else None
 
 
 async def policies(request: Request) -> Answer:

@@ -45,7 +45,7 @@ async def rows(management: Management) -> list[PsRow]:
     """The rows of all servers now."""
     rows = [views.ps_row(view) for view in management.supervision.views()]
     pids = [row.worker_pid for row in rows if row.worker_pid]
-    known = await asyncio.to_thread(_look, pids)
+    known = await asyncio.to_thread(look, pids)
     shown = []
     for row in rows:
         stopped, tree = known.get(row.worker_pid or 0, (False, []))
@@ -61,7 +61,7 @@ async def show(request: Request) -> Answer:
     if view is None:
         raise missing(f"server {request.name}", "See what there is with: coffer mcp list")
     row = views.ps_row(view)
-    known = await asyncio.to_thread(_look, [row.worker_pid] if row.worker_pid else [])
+    known = await asyncio.to_thread(look, [row.worker_pid] if row.worker_pid else [])
     stopped, tree = known.get(row.worker_pid or 0, (False, []))
     dump, error = await _dump(request, row.worker_pid, stopped)
     # Only the worker knows the secrets that a process may have put into its own command line.
@@ -104,7 +104,7 @@ async def _dump(request: Request, pid: int | None, stopped: bool) -> tuple[_Dump
         return _Dump(), f"its worker (pid {pid}) answered what cannot be read"
 
 
-def _look(workers: list[int]) -> dict[int, tuple[bool, list[Process]]]:
+def look(workers: list[int]) -> dict[int, tuple[bool, list[Process]]]:
     """By worker: whether it is stopped, and what lives below it, parents first. Blocks for some milliseconds."""
     if not workers:
         return {}

@@ -18,6 +18,7 @@ from coffer_supervisor.management.errors import ApiError, invalid, missing
 
 if TYPE_CHECKING:
     from coffer_common.paths import Home
+    from coffer_supervisor.core.tally import Tally
     from coffer_supervisor.credentials import CredentialVault
     from coffer_supervisor.daemon import Claimed
     from coffer_supervisor.router import Router
@@ -46,6 +47,7 @@ class Management:
     router: "Router"
     vault: "CredentialVault"
     claimed: "Claimed"
+    tally: "Tally"
     shutdown: Callable[[str], None]
     changed: Callable[[Kind, str], Awaitable[None]] = _nobody
     clients: Callable[[], int] = field(default=lambda: 0)
@@ -134,7 +136,15 @@ class Stream:
     pieces: AsyncGenerator[bytes, None]
 
 
-Answer = msgspec.Struct | tuple[HTTPStatus, msgspec.Struct] | Stream
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer that is no shape of the API: its media type, and its bytes."""
+
+    media_type: str
+    body: bytes
+
+
+Answer = msgspec.Struct | tuple[HTTPStatus, msgspec.Struct] | Stream | Document
 Handler = Callable[[Request], Awaitable[Answer]]
 
-__all__ = ["Answer", "ApiError", "Handler", "Management", "Request", "Stream"]
+__all__ = ["Answer", "ApiError", "Document", "Handler", "Management", "Request", "Stream"]

@@ -92,14 +92,17 @@ class AuditLog:
         since: datetime | None = None,
         until: datetime | None = None,
         before: int | None = None,
+        after: int | None = None,
         limit: int = 100,
     ) -> builtins.list[AuditEntry]:
         """Entries, newest first, at most ``limit`` (1 to ``MAX_LISTED``). ``since`` is inclusive, ``until``
         is not.
 
         ``before``: only entries with a smaller ``id``; the last ``id`` of one page brings the next.
+        ``after``: only those with a larger one, and of them the oldest count, so that none is missed by who follows.
         """
-        query = select(AuditRow.__table__).order_by(AuditRow.id.desc()).limit(max(1, min(limit, MAX_LISTED)))
+        order = AuditRow.id.desc() if after is None else AuditRow.id.asc()
+        query = select(AuditRow.__table__).order_by(order).limit(max(1, min(limit, MAX_LISTED)))
         for column, wanted in (
             (AuditRow.kind, kind),
             (AuditRow.name, name),
@@ -114,8 +117,12 @@ class AuditLog:
             query = query.where(AuditRow.when < to_micros(until))
         if before is not None:
             query = query.where(AuditRow.id < before)
+        if after is not None:
+            query = query.where(AuditRow.id > after)
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).mappings().all()
+        if after is not None:
+            rows = rows[::-1]
         return [
             AuditEntry(**{**row, "when": from_micros(row["when"]), "details": _details.decode(row["details"])})
             for row in rows

@@ -223,14 +223,17 @@ class InvocationLog:
         since: datetime | None = None,
         until: datetime | None = None,
         before: int | None = None,
+        after: int | None = None,
         limit: int = 100,
     ) -> builtins.list[InvocationEntry]:
         """Rows, newest first, at most ``limit`` (1 to ``MAX_LISTED``). What was recorded within the last
         half second may be missing.
 
         ``since`` is inclusive, ``until`` is not. ``before``: only rows with a smaller ``id``.
+        ``after``: only rows with a larger one, and of them the oldest count, so that none is missed by who follows.
         """
-        query = select(InvocationRow.__table__).order_by(InvocationRow.id.desc()).limit(max(1, min(limit, MAX_LISTED)))
+        order = InvocationRow.id.desc() if after is None else InvocationRow.id.asc()
+        query = select(InvocationRow.__table__).order_by(order).limit(max(1, min(limit, MAX_LISTED)))
         wanted: dict[str, Any] = {
             "server": server, "type": type, "key": key, "status": status,
             "session": session, "client": client, "trace_id": trace_id,
@@ -244,8 +247,12 @@ class InvocationLog:
             query = query.where(InvocationRow.when < to_micros(until))
         if before is not None:
             query = query.where(InvocationRow.id < before)
+        if after is not None:
+            query = query.where(InvocationRow.id > after)
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).mappings().all()
+        if after is not None:
+            rows = rows[::-1]
         return [InvocationEntry(**{**row, "when": from_micros(row["when"])}) for row in rows]
 
     async def counts(self, since: datetime, *, server: str | None = None) -> dict[str, int]:
