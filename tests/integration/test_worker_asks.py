@@ -294,7 +294,7 @@ async def test_a_url_that_must_be_opened_first(tmp_path: Path) -> None:
 
 
 async def test_a_url_that_nobody_opens(tmp_path: Path) -> None:
-    """Declined: an error, and no second call. Not declared: -32021, which names the capability."""
+    """Declined: an error, and no second call. E17: not declared, -32021, which names the capability."""
     upstream = raw(log=tmp_path / "log.jsonl")
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
         first = await modern(worker, {"do": "url"})

@@ -122,26 +122,31 @@ async def test_stdout_closed_while_alive_fails_calls_at_once(tmp_path: Path) -> 
 
 async def test_one_cancel_goes_upstream_with_its_own_id(tmp_path: Path) -> None:
     """L05, L06, L07: forwarded once, for each method; a late answer is dropped; nothing is answered after it."""
-    upstream = raw("--answer-cancelled", "--never", "prompts/get", "--never", "resources/read",
-                   log=tmp_path / "log.jsonl")  # fmt: skip
+    silent = [
+        word for method in ("prompts/get", "resources/read", "completion/complete") for word in ("--never", method)
+    ]
+    upstream = raw("--answer-cancelled", *silent, log=tmp_path / "log.jsonl")
+    complete = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}}
     async with Worker.start(tmp_path, server_config(upstream)) as worker:
         corrs = [
             await worker.begin("tools/call", "echo", {"arguments": {"delay": 0.4}}, caller()),
             await worker.begin("prompts/get", "p", {}, caller()),
             await worker.begin("resources/read", "x:1", {}, caller()),
+            await worker.begin("completion/complete", "p", complete, caller()),
         ]
-        await wait_for(lambda: upstream.messages("resources/read"))
+        await wait_for(lambda: upstream.messages("completion/complete"))
         for corr in corrs:
             await worker.send(frames.Cancel(corr, "not wanted"))
             await worker.send(frames.Cancel(corr, "not wanted"))
-        await wait_for(lambda: len(upstream.messages("notifications/cancelled")) == 3)
-        ids = {m["id"] for name in ("tools/call", "prompts/get", "resources/read") for m in upstream.messages(name)}
+        await wait_for(lambda: len(upstream.messages("notifications/cancelled")) == 4)
+        methods = ("tools/call", "prompts/get", "resources/read", "completion/complete")
+        ids = {m["id"] for name in methods for m in upstream.messages(name)}
         cancelled = upstream.messages("notifications/cancelled")
         assert {m["params"]["requestId"] for m in cancelled} == ids
         await wait_for(lambda: "late answer" in log_text(tmp_path))
         assert not [frame for frame in worker.all(frames.Reply) if frame.corr in corrs]
         assert (await worker.call("echo", TEXT)).text
-        assert len(upstream.messages("notifications/cancelled")) == 3
+        assert len(upstream.messages("notifications/cancelled")) == 4
 
 
 async def test_a_cancel_that_overtakes_its_call(tmp_path: Path) -> None:

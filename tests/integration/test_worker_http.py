@@ -284,6 +284,7 @@ async def test_a_session_forgotten_while_nothing_is_called_is_found_out(tmp_path
 
 
 async def test_a_modern_upstream_is_heard_over_its_listen_stream(tmp_path: Path) -> None:
+    """E16: one stream, opened again when it breaks."""
     async with RawHttp(era="modern") as server, Worker.start(tmp_path, server_config(server.config())) as worker:
         await listed(worker, "modern")
         stream = (await wait_for(lambda: server.streams))[0]

@@ -35,6 +35,7 @@ def test_limits_take_short_names_units_and_off() -> None:
 
 @pytest.mark.parametrize("word", ["start=fast", "colour=3", "start="])
 def test_a_limit_that_is_none_is_refused(word: str) -> None:
+    """L11: when it is configured, not when it is reached."""
     with pytest.raises(CliError) as caught:
         options.limits([word])
     assert caught.value.code == exits.USAGE

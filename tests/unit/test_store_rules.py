@@ -43,13 +43,17 @@ def test_every_kind_has_its_schema(kind: str, config: Any, expected: Any) -> Non
         ("mcp_server", "files", {"transport": "pigeon"}, "invalid_config", "pigeon"),
         ("mcp_server", "files", {**STDIO, "colour": "red"}, "invalid_config", "colour"),
         ("mcp_server", "files", {**STDIO, "limits": {"in_flight": 0}}, "invalid_config", "limits.in_flight"),
+        *(
+            ("mcp_server", "files", {**STDIO, "limits": {"idle_seconds": bad}}, "invalid_config", "limits.idle_seconds")
+            for bad in (0, -1, "x")
+        ),
         ("mcp_server", "files", StdioServer(command=""), "invalid_config", "command"),
         ("mcp_server", "files", {**STDIO, "env": {"A": object()}}, "invalid_config", "object"),
         ("client", "laptop", {"token_sha256": "short"}, "invalid_config", "token_sha256"),
     ],
 )
 def test_what_breaks_a_rule_is_refused_by_name(kind: str, name: str, config: Any, code: str, told: str) -> None:
-    """Invalid configuration meets a clear error that names the place."""
+    """Invalid configuration meets a clear error that names the place. L11: limits too."""
     with pytest.raises(Invalid) as raised:
         checked_config(kind, name, config)
     assert raised.value.code == code
