@@ -18,6 +18,7 @@ from coffer_cli.commands import (
     group,
     import_,
     install,
+    invocations,
     logs,
     mcp,
     mcp_tools,
@@ -59,6 +60,7 @@ def _root(
 
 
 mcp_tools.add_to(mcp.app)
+invocations.add_to(mcp.app, app)
 app.add_typer(daemon.app, name="daemon", help="The daemon behind it all.")
 app.add_typer(mcp.app, name="mcp", help="Your MCP servers.")
 app.add_typer(credential.app, name="credential", help="Secrets that servers need, kept in your keychain.")

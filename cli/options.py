@@ -38,6 +38,11 @@ LIMIT_HELP: Final = f"A limit, NAME=VALUE (off for none). Names: {', '.join(_LIM
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print names only, or nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Since = Annotated[str | None, typer.Option("--since", help="Only since then: 30m, 24h, 7d, or an RFC 3339 time.")]
+Rows = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many, the newest.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on with what comes, oldest first; with --json a row a line.")
+]
 
 
 def server_names(incomplete: str) -> list[str]:

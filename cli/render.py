@@ -201,6 +201,11 @@ def as_json(raw: bytes) -> str:
     return safe_json(msgspec.json.format(raw, indent=2).decode())
 
 
+def json_line(raw: bytes) -> str:
+    """JSON on one line, for logs that are followed."""
+    return safe_json(raw.decode())
+
+
 def emit(as_data: bool, shape: msgspec.Struct, human: Callable[[], None]) -> None:
     """``shape`` as JSON, or the same facts for people."""
     if as_data:

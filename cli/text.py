@@ -75,6 +75,14 @@ def size(count: int | None) -> str:
     return f"{value:.0f} {_UNITS[unit]}" if value >= 10 or unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
+def bar(value: float, most: float, width: int) -> str:
+    """A bar of at most ``width`` characters, to the eighth of one; something for whatever is more than nothing."""
+    if value <= 0 or most <= 0:
+        return ""
+    eighths = max(1, round(min(1.0, value / most) * width * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def local_time(rfc3339: str | None) -> str:
     """A moment in local time to the second; ``-`` for none, and what is no time as it is."""
     if not rfc3339:

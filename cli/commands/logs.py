@@ -5,16 +5,22 @@ from typing import Annotated
 import typer
 
 from coffer_cli import client, render
+from coffer_cli.commands.following import PAGE, follow
 from coffer_cli.errors import usage
-from coffer_cli.options import Json, Quiet
+from coffer_cli.options import Follow, Json, Quiet, Rows, Since, client_names, server_names
 from coffer_cli.text import local_time, shortened
-from coffer_common.api import LOG_TABLES, AuditList, Pruned, RetentionList, RetentionPolicy, SetRetention
+from coffer_common.api import LOG_TABLES, AuditList, AuditRow, Pruned, RetentionList, RetentionPolicy, SetRetention
 
 audit = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 retention = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Since = Annotated[str | None, typer.Option("--since", help="Only since then: 30m, 24h, 7d, or an RFC 3339 time.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many, the newest.")]
+_COLUMNS = (
+    render.Column("WHEN"),
+    render.Column("EVENT"),
+    render.Column("WHAT"),
+    render.Column("ACTOR"),
+    render.Column("DETAILS", fold=True),
+)
 
 
 def audit_list(
@@ -23,33 +29,41 @@ def audit_list(
     name: Annotated[str | None, typer.Option(help="Of one name.")] = None,
     event: Annotated[str | None, typer.Option(help="Of one event, for example resource.created.")] = None,
     actor: Annotated[str | None, typer.Option(help="cli, api, ui or system.")] = None,
+    server: Annotated[
+        str | None, typer.Option("--server", "-s", help="Of one server.", autocompletion=server_names)
+    ] = None,
+    of_client: Annotated[
+        str | None, typer.Option("--client", "-c", help="Of one client.", autocompletion=client_names)
+    ] = None,
     since: Since = None,
-    limit: Limit = 50,
+    limit: Rows = 50,
+    following: Follow = False,
     as_json: Json = False,
 ) -> None:
     """List what was changed, newest first."""
-    query = {"kind": kind, "name": name, "event": event, "actor": actor, "since": since, "limit": limit}
-    found = client.connect().get("/audit", AuditList, query)
-    columns = [
-        render.Column("WHEN"),
-        render.Column("EVENT"),
-        render.Column("WHAT"),
-        render.Column("ACTOR"),
-        render.Column("DETAILS", fold=True),
-    ]
+    if sum(one is not None for one in (name, server, of_client)) > 1:
+        raise usage("--name, --server and --client are one thing", "give one of them")
+    if server is not None or of_client is not None:
+        kind, name = ("mcp_server", server) if server is not None else ("client", of_client)
+    query = {"kind": kind, "name": name, "event": event, "actor": actor, "since": since}
+    daemon = client.connect()
+    found = daemon.get("/audit", AuditList, query | {"limit": limit})
+    if following:
 
-    def human() -> None:
-        rows = []
-        for row in found.audit:
-            details = "  ".join(f"{key}={_brief(value)}" for key, value in row.details.items())
-            what = f"{row.kind}:{row.name}" if row.kind and row.name else row.name or "-"
-            rows.append([local_time(row.when), row.event, what, row.actor, shortened(details, 200)])
-        render.table(columns, rows)
+        def after(last: int) -> list[AuditRow]:
+            return daemon.get("/audit", AuditList, query | {"after": last, "limit": PAGE}).audit
 
-    render.emit(as_json, found, human)
+        follow(found.audit, after, lambda row: "  ".join(cell for cell in _cells(row) if cell), as_json=as_json)
+    render.emit(as_json, found, lambda: render.table(_COLUMNS, [_cells(row) for row in found.audit]))
 
 
-audit.command("list", epilog="Example: coffer audit list --name files --since 7d")(audit_list)
+def _cells(row: AuditRow) -> list[str]:
+    details = "  ".join(f"{key}={_brief(value)}" for key, value in row.details.items())
+    what = f"{row.kind}:{row.name}" if row.kind and row.name else row.name or "-"
+    return [local_time(row.when), row.event, what, row.actor, shortened(details, 200)]
+
+
+audit.command("list", epilog="Example: coffer audit list --server files --since 7d")(audit_list)
 audit.command("ls", hidden=True)(audit_list)
 
 
@@ -61,9 +75,16 @@ def _brief(value: object) -> str:
     return str(value)
 
 
-def retention_list(as_json: Json = False) -> None:
+def retention_list(
+    table: Annotated[str | None, typer.Argument(help=f"{' or '.join(LOG_TABLES)}; default: both.")] = None,
+    as_json: Json = False,
+) -> None:
     """List how long each log is kept."""
-    found = client.connect().get("/retention/policies", RetentionList)
+    daemon = client.connect()
+    if table is None:
+        found = daemon.get("/retention/policies", RetentionList)
+    else:
+        found = RetentionList(policies=[daemon.get(f"/retention/policies/{client.segment(table)}", RetentionPolicy)])
     rows = [[policy.table, _days(policy.days)] for policy in found.policies]
     render.emit(as_json, found, lambda: render.table([render.Column("LOG"), render.Column("KEPT")], rows))
 

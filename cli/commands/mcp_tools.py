@@ -1,4 +1,4 @@
-"""``coffer mcp tools|resources|prompts|call|invocations|logs``: what servers offer, and using it."""
+"""``coffer mcp tools|resources|prompts|call|logs``: what servers offer, and using it."""
 
 import sys
 import time
@@ -10,21 +10,19 @@ import typer
 from coffer_cli import client, render
 from coffer_cli.errors import CliError, usage
 from coffer_cli.options import Json, Quiet, Server, pairs
-from coffer_cli.text import duration, local_time, safe, safe_block, shortened
+from coffer_cli.text import safe, safe_block
 from coffer_common import exits
 from coffer_common.api import (
     CallOutcome,
     CallTool,
     CapabilityList,
     CapabilityView,
-    InvocationList,
     LogLines,
     SwitchCapability,
 )
 
 On = Annotated[list[str] | None, typer.Option("--enable", metavar="KEY", help="Switch one on.")]
 Off = Annotated[list[str] | None, typer.Option("--disable", metavar="KEY", help="Switch one off.")]
-Since = Annotated[str | None, typer.Option("--since", help="Only since then: 30m, 24h, 7d, or an RFC 3339 time.")]
 Lines = Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="How many of the last lines.")]
 _CALL_SECONDS = 3600.0
 _FOLLOW_SECONDS = 1.0
@@ -36,7 +34,6 @@ def add_to(app: typer.Typer) -> None:
     app.command("resources", epilog="Example: coffer mcp resources files")(resources)
     app.command("prompts", epilog="Example: coffer mcp prompts files")(prompts)
     app.command("call", epilog="Example: coffer mcp call time get_current_time --arg timezone=UTC")(call)
-    app.command("invocations", epilog="Example: coffer mcp invocations files --since 1h")(invocations)
     app.command("logs", epilog="Example: coffer mcp logs files --follow")(logs)
 
 
@@ -205,42 +202,6 @@ def _block(block: dict[str, Any]) -> str:
         inner = block["resource"]
         return str(inner["text"]) if "text" in inner else f"[resource {inner.get('uri')}, {inner.get('mimeType')}]"
     return f"[{kind} {block.get('mimeType', '')}, {len(str(block.get('data', '')))} characters of base64]"
-
-
-def invocations(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of one server; default: all.")] = None,
-    status: Annotated[str | None, typer.Option(help="ok, error, timeout, denied or cancelled.")] = None,
-    since: Since = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many, the newest.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List tool calls, resource reads and prompt gets, newest first. Arguments and results are never stored."""
-    query = {"server": name, "status": status, "since": since, "limit": limit}
-    found = client.connect().get("/invocations", InvocationList, query)
-    columns = [
-        render.Column("WHEN"),
-        render.Column("SERVER"),
-        render.Column("TYPE"),
-        render.Column("KEY"),
-        render.number("TOOK"),
-        render.Column("STATUS"),
-        render.Column("CLIENT"),
-        render.Column("ERROR", fold=True),
-    ]
-    rows = [
-        [
-            local_time(row.when),
-            row.server,
-            row.type,
-            shortened(row.key, 60),
-            f"{row.duration_seconds * 1000:.1f} ms" if row.duration_seconds < 1 else duration(row.duration_seconds),
-            row.status,
-            row.client or "-",
-            shortened(row.error or "", 200),
-        ]
-        for row in found.invocations
-    ]
-    render.emit(as_json, found, lambda: render.table(columns, rows))
 
 
 def logs(
