@@ -231,7 +231,7 @@ class Router:
         if len(awaited.servers) == 1 and awaited.otherwise.server == name:
             upstream = self._supervision.upstreams.get(name)
             gate = None if upstream is None else upstream.gate()
-            if gate is not None and gate.way == "refuse":
+            if gate is not None and gate.message:
                 call.server_hint, call.key = name, awaited.otherwise.key
                 self._fail(call, gate.reason, gate.message, server=name)
                 return

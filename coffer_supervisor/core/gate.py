@@ -15,7 +15,11 @@ _SHOWN_CHARS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """``open``: send it to the worker; ``hold``: keep it until that changes; ``refuse``: with this reason."""
+    """``open``: send it to the worker; ``hold``: keep it until that changes; ``refuse``: with this reason.
+
+    An ``open`` way with a message is one for calls that the worker can place; who would only wait for the upstream's
+    first catalogue is better told the reason.
+    """
 
     way: Literal["open", "hold", "refuse"]
     reason: errors.Reason = errors.INTERNAL
@@ -46,14 +50,21 @@ def gate(life: Lifecycle, facts: frames.State | None) -> Gate:
 
 def _by_facts(name: str, facts: frames.State) -> Gate:
     if facts.state == "failed":
-        said = facts.message.removeprefix(f"Upstream '{name}' ") or "no reason given"
-        quoted = bool(facts.stderr) and facts.stderr[-1] in said
-        text = f"server '{name}' failed: {said}{'' if quoted else last_lines(facts.stderr)}"
-        return Gate("refuse", errors.UPSTREAM_FAILED, f"{text}; try again with: coffer mcp restart {name}")
+        text = f"server '{name}' failed: {_cause(name, facts)}; try again with: coffer mcp restart {name}"
+        return Gate("refuse", errors.UPSTREAM_FAILED, text)
     if facts.state == "needs_login":
         return Gate("refuse", errors.NEEDS_LOGIN, f"server '{name}' needs a login: {facts.message}")
+    if facts.state == "backoff":
+        when = "" if facts.retry_in is None else f"; the next try is in {facts.retry_in:.1f} s"
+        return Gate("open", errors.UPSTREAM_BACKOFF, f"server '{name}' is not there: {_cause(name, facts)}{when}")
     # Starting and backoff: the worker holds the call until the attempt is decided. Stopping: it says so itself.
     return OPEN
+
+
+def _cause(name: str, facts: frames.State) -> str:
+    said = facts.message.removeprefix(f"Upstream '{name}' ") or "no reason given"
+    quoted = bool(facts.stderr) and facts.stderr[-1] in said
+    return said if quoted else f"{said}{last_lines(facts.stderr)}"
 
 
 def last_lines(stderr: tuple[str, ...]) -> str:

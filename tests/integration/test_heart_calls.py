@@ -127,11 +127,23 @@ async def test_calls_made_while_the_upstream_starts_wait_for_it(heart: Beating) 
     assert text(await heart.call("echo", text="bare")) == {"text": "bare"}
 
 
+async def test_a_server_that_dies_at_start_is_told_of_at_once_with_its_last_words(heart: Beating) -> None:
+    """P09: exit code and last lines of stderr, for calls made before and after the failure; no wait for the limit."""
+    dying = raw("--stderr-at-start", "no licence found", "--die-at-start", "3")
+    await heart.add("one", dying, wait=False, limits={"start_seconds": 600})
+    for _ in range(3):
+        error = await heart.refused("one__echo")
+        assert error["data"]["reason"] in ("upstream_backoff", "upstream_failed")
+        assert error["data"]["retryable"]
+        assert "no licence found" in error["message"]
+
+
 async def test_a_call_does_not_wait_longer_than_the_start_limit(heart: Beating) -> None:
     await heart.add("one", fake("--init-delay-ms", "60000"), wait=False, limits={"start_seconds": 1.5})
     error = await heart.refused("one__echo")
     assert error["data"]["server"] == "one"
-    assert error["data"]["reason"] in ("start_limit", "start_failed", "upstream_failed")
+    assert error["data"]["reason"] in ("start_limit", "upstream_backoff")
+    assert "its start limit" in error["message"]
 
 
 async def test_progress_comes_before_the_answer(heart: Beating) -> None:

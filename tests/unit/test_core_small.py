@@ -172,6 +172,15 @@ def test_the_worker_itself_holds_calls_while_its_upstream_comes_back(state: fram
     assert gate(_life(*_RUNNING), frames.State(state)).way == "open"
 
 
+def test_who_waits_for_a_first_catalogue_is_told_why_there_is_none_yet() -> None:
+    facts = frames.State("backoff", message="Upstream 'files' exited with code 3", stderr=("bad key",), retry_in=1.5)
+    found = gate(_life(*_RUNNING), facts)
+    assert found.reason is errors.UPSTREAM_BACKOFF
+    assert found.message == (
+        "server 'files' is not there: exited with code 3; its last output: bad key; the next try is in 1.5 s"
+    )
+
+
 def test_failed_is_told_at_once_with_cause_and_last_words() -> None:
     """Calls of a failed upstream fail at once, naming the cause, with the last lines of its stderr."""
     facts = frames.State("failed", message="exited with code 3", stderr=("one", " ", "two"))

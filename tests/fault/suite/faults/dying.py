@@ -49,7 +49,7 @@ async def dies_at_start(stage: Stage) -> None:
     async with stage.fault():
         await stage.victim("--stderr-at-start", "no licence found", "--die-at-start", "3", wait=False)
         await stage.burst(4)
-        stage.expect("start_failed", "upstream_failed", "upstream_exited", "start_limit")
+        stage.expect("start_failed", "upstream_backoff", "upstream_failed", "upstream_exited")
         stage.within(3)
         if not all("no licence found" in seen.message for seen in stage.seen):
             stage.row.faults.append("the error does not hold the last lines of its stderr")
