@@ -17,6 +17,7 @@ from coffer_common.api import (
     StatsRow,
 )
 from coffer_supervisor.management.errors import missing
+from coffer_supervisor.management.queries import INVOCATION_TYPES
 from coffer_supervisor.management.request import Answer, Request
 from coffer_supervisor.store.invocations import Status
 
@@ -64,7 +65,7 @@ async def _invocations(request: Request, server: str | None) -> Answer:
     await log.flush()  # whoever has just called wants to see it
     entries = await log.list(
         server=server,
-        type=request.query.get("type"),
+        type=request.word("type", INVOCATION_TYPES),
         key=request.query.get("key"),
         status=request.word("status", get_args(Status)),
         session=request.query.get("session"),

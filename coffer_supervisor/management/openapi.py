@@ -118,9 +118,9 @@ def _parameters(route: "Route") -> list[dict[str, Any]]:
     ]
     if route.method == "GET":
         return parts + query
-    actors = {"type": "string", "enum": sorted(set(get_args(Actor)) - {"system"})}
+    actors = {"type": "string", "examples": sorted(set(get_args(Actor)) - {"system"})}
     header = {"name": ACTOR_HEADER, "in": "header", "required": False, "schema": actors}
-    return [*parts, *query, {**header, "description": "Who did it, for the audit log; anything else counts as api."}]
+    return [*parts, *query, {**header, "description": "Who did it, for the audit log; anything unknown is api."}]
 
 
 def _responses(route: "Route") -> dict[str, Any]:

@@ -51,9 +51,12 @@ _PAGE: Final = (
 )
 _SERVER: Final = _text("server", "Of one server.")
 
+FORCE_WORDS: Final = ("1", "true")
+INVOCATION_TYPES: Final = ("tool", "resource", "prompt")
+
 CAPABILITIES: Final = (_word("type", get_args(CapabilityType), "Of one type."),)
 RESOURCES: Final = (_word("kind", KINDS, "Of one kind."),)
-FORCE: Final = (_word("force", ("1", "true"), "Remove a credential although a server refers to it."),)
+FORCE: Final = (_word("force", FORCE_WORDS, "Remove a credential although a server refers to it."),)
 LOG_LINES: Final = (
     _number("lines", 10_000, 100, "How many of the last lines."),
     _number("after", _MOST_ID, 0, "Only whole lines that came since an answer with this `end`.", 0),
@@ -66,7 +69,7 @@ AUDIT: Final = (
     *_PAGE,
 )
 SERVER_INVOCATIONS: Final = (
-    _word("type", ("tool", "resource", "prompt"), "Of one type."),
+    _word("type", INVOCATION_TYPES, "Of one type."),
     _text("key", "Of one tool, resource or prompt, by the upstream's own name."),
     _word("status", get_args(Status), "With one outcome."),
     _text("session", "Of one session."),

@@ -17,6 +17,7 @@ from coffer_supervisor.credentials import CredentialError, references
 from coffer_supervisor.management import register, views
 from coffer_supervisor.management.clients import check_members
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
+from coffer_supervisor.management.queries import FORCE_WORDS
 from coffer_supervisor.management.request import Answer, Management, Request
 from coffer_supervisor.store import Invalid, Resource, StoreError
 from coffer_supervisor.store.resources import checked_config
@@ -96,6 +97,7 @@ async def patch(request: Request) -> Answer:
 async def delete(request: Request) -> Answer:
     """Removes it for good. A credential that a server refers to stays, unless ``?force=1``."""
     kind, name, management = request.kind, request.name, request.management
+    _forced(request)
     if kind == "credential":
         return Removed(removed=f"{kind}:{name}", broken=await remove_credential(request, name))
     await management.store.resources.delete(kind, name, actor=request.actor)
@@ -138,7 +140,7 @@ async def remove_credential(request: Request, name: str) -> list[str]:
     forgets the row while the keychain does not answer.
     """
     management = request.management
-    forced = request.query.get("force") in ("1", "true")
+    forced = _forced(request)
     try:
         await management.store.resources.get("credential", name)
     except Invalid:  # unreadable: all the more reason to remove it
@@ -158,6 +160,10 @@ async def remove_credential(request: Request, name: str) -> list[str]:
     await changed(management, "credential", name)
     await renew_users(management, name)
     return users
+
+
+def _forced(request: Request) -> bool:
+    return request.word("force", FORCE_WORDS) is not None
 
 
 async def renew_users(management: Management, name: str) -> None:
