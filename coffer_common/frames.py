@@ -26,6 +26,7 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Caller(_Frame, frozen=True):
     """On whose behalf a frame travels. ``session`` is unique among live sessions; for a modern HTTP client, which
     has none, it stands for (principal, endpoint). ``capabilities`` and ``client_info`` are the client's own, raw JSON.
+    ``cwd``: the directory in which its shim runs; empty over HTTP.
     """
 
     session: str
@@ -36,6 +37,7 @@ class Caller(_Frame, frozen=True):
     wire: Literal["http", "shim"]
     capabilities: bytes = b"{}"
     client_info: bytes = b"{}"
+    cwd: str = ""
 
     @property
     def era(self) -> Era:

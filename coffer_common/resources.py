@@ -68,7 +68,8 @@ class StdioServer(_McpServer, frozen=True, kw_only=True, tag="stdio"):
     """An upstream that Coffer starts as a child process.
 
     ``path`` is the PATH captured when the server was added; ``env`` values may hold ``${reference}``.
-    ``cwd`` may start with ``~``; None means the user's home directory.
+    ``cwd`` may start with ``~``; None means the user's home directory. ``per_project``: each directory in which a
+    client's shim runs has a connection of its own, started there; ``cwd`` is then for everybody else.
     """
 
     command: Annotated[str, Meta(min_length=1)]
@@ -76,6 +77,7 @@ class StdioServer(_McpServer, frozen=True, kw_only=True, tag="stdio"):
     env: dict[str, str] = {}
     cwd: str | None = None
     path: str | None = None
+    per_project: bool = False
 
 
 class HttpServer(_McpServer, frozen=True, kw_only=True, tag="http"):

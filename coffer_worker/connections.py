@@ -16,7 +16,7 @@ from coffer_common import errors
 from coffer_common.errors import Reason
 from coffer_common.frames import Caller, State, UpstreamState
 from coffer_common.protocol import Era
-from coffer_common.resources import McpServerConfig
+from coffer_common.resources import McpServerConfig, StdioServer
 from coffer_common.restart import Restarts
 from coffer_worker.core.pool import SHARED, SPARE, Join, Key, Member, Open, Pool, Use
 from coffer_worker.core.relay import Refusal
@@ -72,7 +72,8 @@ class Connections:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._limits = config.limits
-        self.pool = Pool(server, config.isolation, config.limits)
+        per_project = isinstance(config, StdioServer) and config.per_project
+        self.pool = Pool(server, config.isolation, config.limits, per_project=per_project)
         self._verdict = hint
         self.open: dict[int, Connection] = {}
         self.restarts = Restarts()
@@ -220,7 +221,7 @@ class Connections:
 
     def _kept_waiting(self, waiter: Waiter, key: Key) -> bool:
         """Whether opening must wait (or is refused) because earlier ones failed."""
-        wait = self._troubles.wait(key.session, self._loop.time())
+        wait = self._troubles.wait(key.whose, self._loop.time())
         if wait is not None:
             if wait.refused:
                 what = f"its connections for this session keep failing ({wait.cause})"
@@ -289,7 +290,7 @@ class Connections:
 
     async def _open(self, key: Key) -> None:
         try:
-            connection = await self._opener(Want(key.era, key.revision, key.declared))
+            connection = await self._opener(Want(key.era, key.revision, key.declared, key.project))
         except StartFailed as error:
             self._not_opened(key, error)
             return
@@ -310,8 +311,8 @@ class Connections:
             self._log.note("no legacy side: legacy clients are served over its modern connection")
             self._redo(waiters)
             return
-        if self.open and key.session not in (SPARE, SHARED) and error.reason is not errors.NEEDS_LOGIN:
-            self._session_failed(key.session, Gone(error.message, stderr=error.stderr))
+        if self.open and key.whose not in (SPARE, SHARED) and error.reason is not errors.NEEDS_LOGIN:
+            self._session_failed(key.whose, Gone(error.message, stderr=error.stderr))
         else:
             self._fall_back(error.reason, error.message, error.stderr, error.retry_after)
         for waiter in waiters:
@@ -344,10 +345,10 @@ class Connections:
             self.say(
                 _with(self.state, f"{gone.message} after {member.answered} answered call(s); started again on need")
             )
-        elif member.key.session in (SPARE, SHARED):
+        elif member.key.whose in (SPARE, SHARED):
             self._fall_back(gone.reason or errors.UPSTREAM_EXITED, gone.message, gone.stderr)
         else:
-            self._session_failed(member.key.session, gone)
+            self._session_failed(member.key.whose, gone)
 
     def _session_failed(self, session: str, gone: Gone) -> None:
         """The crash of one session's connection backs off that session only."""
@@ -370,7 +371,7 @@ class Connections:
 
     def session_up(self, member: Member) -> None:
         """A call of that session was answered."""
-        self._troubles.worked(member.key.session, self._loop.time())
+        self._troubles.worked(member.key.whose, self._loop.time())
 
     def close_session(self, session: str) -> None:
         """A session has ended: so do the connections that were its own."""

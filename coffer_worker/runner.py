@@ -120,7 +120,7 @@ class Runner:
         async def start() -> Connection:
             connection = Connection(self._relay.number(), self._name, self._relay.number, self)
             connection.on_request = partial(self._calls.asking.on_request, connection)
-            await way.begin(connection)
+            await way.begin(connection, want.project)
             return connection
 
         making = Negotiation(self._name, start, self._client_info, config.limits, over_http=way.over_http)

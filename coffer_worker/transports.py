@@ -4,7 +4,9 @@ Owns what belongs to the way and not to a connection: the spawner and its proces
 secrets its log must not show. Never negotiates, never decides about restarts.
 """
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -33,8 +35,8 @@ class Way(Protocol):
     def pids(self) -> tuple[int, ...]:
         """The upstream's processes that are ours."""
 
-    async def begin(self, connection: Connection) -> None:
-        """Give a connection its pipe. Raises StartFailed."""
+    async def begin(self, connection: Connection, project: str) -> None:
+        """Give a connection its pipe; ``project``: the directory to start in. Raises StartFailed."""
 
     async def stop(self, reason: str) -> None:
         """End what is left."""
@@ -80,11 +82,16 @@ class StdioWay:
         """The upstream's processes."""
         return tuple(self._spawner.pids)
 
-    async def begin(self, connection: Connection) -> None:
-        """Start a process. Raises StartFailed."""
+    async def begin(self, connection: Connection, project: str) -> None:
+        """Start a process, in ``project`` if that is a directory one can enter. Raises StartFailed."""
+        launch = self._launch
+        if project and os.path.isdir(project) and os.access(project, os.X_OK):
+            launch = replace(launch, project=project)
+        elif project:
+            self._log.note(f"started in its default directory: the client's, {project}, is none that can be entered")
         try:
             connection.pipe = await StdioPipe.start(
-                self._server, self._spawner, self._launch, connection, log=self._log, line_bytes=self._line_bytes
+                self._server, self._spawner, launch, connection, log=self._log, line_bytes=self._line_bytes
             )
         except SpawnError as error:
             text = f"Upstream {self._server!r} cannot be started: {self._log.mask(str(error))}"
@@ -117,7 +124,7 @@ class HttpWay:
         self._new_id = new_id
         self._house: House | None = None
 
-    async def begin(self, connection: Connection) -> None:
+    async def begin(self, connection: Connection, project: str) -> None:
         """Nothing is sent yet. Raises StartFailed for a URL or headers that cannot be used."""
         config = self._config
         try:

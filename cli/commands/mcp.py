@@ -28,6 +28,10 @@ Header = Annotated[
     list[str] | None,
     typer.Option("--header", metavar="K=V", help="A header of each request; ${ref} stands for a stored secret."),
 ]
+PerProject = Annotated[
+    bool | None,
+    typer.Option("--per-project/--no-per-project", help="Start it in the directory of each client (of its shim)."),
+]
 Cwd = Annotated[str | None, typer.Option("--cwd", metavar="DIR", help="Its working directory; default: your home.")]
 Url = Annotated[str | None, typer.Option("--url", help="The address of a server that is reached over HTTP.")]
 Isolation = Annotated[
@@ -61,6 +65,7 @@ def add(
     *,
     env: Env = None,
     cwd: Cwd = None,
+    per_project: PerProject = None,
     url: Url = None,
     header: Header = None,
     isolation: Isolation = None,
@@ -82,9 +87,14 @@ def add(
         raise usage("a server is either a command or a URL", f"coffer mcp add {name} -- COMMAND ARGS..., or --url URL")
     if url is None and header:
         raise usage("--header is for servers with a --url", "a command takes --env K=V")
-    if url is not None and (env or cwd):
-        raise usage("--env and --cwd are for servers that are started by a command", "a --url takes --header K=V")
+    if url is not None and (env or cwd or per_project is not None):
+        raise usage(
+            "--env, --cwd and --per-project are for servers that are started by a command",
+            "a --url takes --header K=V",
+        )
     config = _config(command or [], url, pairs(env or (), "--env"), pairs(header or (), "--header"), cwd)
+    if per_project is not None:
+        config["per_project"] = per_project
     config |= _common(isolation, _caps(limit, max_rss, max_processes, max_calls), auto_enable, progress)
     wish = CreateResource(
         kind="mcp_server",
@@ -166,6 +176,7 @@ def update(
         list[str] | None, typer.Option("--unset-env", metavar="K", help="Take a variable away.")
     ] = None,
     cwd: Cwd = None,
+    per_project: PerProject = None,
     url: Url = None,
     header: Header = None,
     unset_header: Annotated[
@@ -192,6 +203,8 @@ def update(
         config["url"] = url
     if cwd is not None:
         config["cwd"] = _directory(cwd)
+    if per_project is not None:
+        config["per_project"] = per_project
     for member, given, gone, option in (
         ("env", env, unset_env, "--env"),
         ("headers", header, unset_header, "--header"),

@@ -45,6 +45,7 @@ class Session:
     last_used: float
     caller: frames.Caller | None = None
     client_name: str = ""
+    cwd: str = ""
     initialized: bool = False
     log_level: str = ""
     streams: int = 0
@@ -70,6 +71,7 @@ class Session:
                 wire=self.wire,
                 capabilities=capabilities,
                 client_info=client_info,
+                cwd=self.cwd,
             )
         return self.caller
 

@@ -229,9 +229,15 @@ class Methods:
 
 
 def modern_client(
-    envelope: Modern, session: str, principal: Principal, scope: Scope, wire: Literal["http", "shim"]
+    envelope: Modern,
+    session: str,
+    principal: Principal,
+    scope: Scope,
+    wire: Literal["http", "shim"],
+    *,
+    cwd: str = "",
 ) -> Client:
-    """Who asks with a modern request; ``session`` is what stands for its session."""
+    """Who asks with a modern request; ``session`` is what stands for its session, ``cwd`` where its shim runs."""
     caller = frames.Caller(
         session=session,
         principal=principal.id,
@@ -241,6 +247,7 @@ def modern_client(
         wire=wire,
         capabilities=envelope.capabilities,
         client_info=envelope.client_info,
+        cwd=cwd,
     )
     return Client(caller, principal, scope)
 

@@ -186,7 +186,7 @@ class ShimFace:
             self.connection.send(jsonrpc.error_response(raw_id, verdict.error))
             return
         session = self.session
-        client = modern_client(verdict, session.id, session.principal, session.scope, "shim")
+        client = modern_client(verdict, session.id, session.principal, session.scope, "shim", cwd=session.cwd)
         if method in CALLS:
             self._start(raw_id, self._methods.modern_call(client, method, params, verdict, {}), "modern")
         elif method == LISTEN:

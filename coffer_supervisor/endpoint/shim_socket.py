@@ -44,6 +44,11 @@ def peer_uid(sock: socket.socket) -> int | None:
     return None
 
 
+def project_of(cwd: str) -> str:
+    """The project that a shim's directory stands for; empty for none: a client that is no editor starts it in ``/``."""
+    return cwd if cwd.startswith("/") and cwd != "/" and "\0" not in cwd else ""
+
+
 def own_peer(transport: asyncio.BaseTransport) -> bool:
     """Whether the other end belongs to our own user (the socket's folder is private; this is the second lock)."""
     sock = transport.get_extra_info("socket")
@@ -206,6 +211,7 @@ class ShimConnection(asyncio.Protocol):
             self._refuse("stopping", "the daemon is stopping")
         else:
             session = Session("shim-" + secrets.token_urlsafe(18), _LOCAL, scope, "shim", time.monotonic())
+            session.cwd = project_of(hello.cwd)
             self._face = ShimFace(self._server.router, self._server.methods, self._server.notices, session, self)
             self.send(shimproto.encode(shimproto.Welcome(shimproto.SHIM_PROTOCOL, self._server.version))[:-1])
 

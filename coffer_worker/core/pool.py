@@ -24,12 +24,18 @@ RECENT: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class Key:
     """Calls with equal keys share a connection. ``session`` is SHARED for one that serves all, SPARE for the warm one
-    that serves nobody yet."""
+    that serves nobody yet. ``project``: the directory it is started in; empty for the configured one."""
 
     era: Era
     revision: str
     session: str
     capabilities: str = ""
+    project: str = ""
+
+    @property
+    def whose(self) -> str:
+        """Whom its failures concern: a session, a project, or (SHARED, SPARE) everybody."""
+        return self.project if self.session == SHARED else self.session
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -89,6 +95,7 @@ class Pool:
     era: Literal["", "legacy", "modern"] = ""
     legacy_side: bool | None = None
     over_http: bool = False
+    per_project: bool = False
     seen: str = field(default_factory=lambda: bridge.capability_set(None))
     """The capability set of the client seen last: what a warm connection declares."""
     members: dict[int, Member] = field(default_factory=dict)
@@ -105,13 +112,15 @@ class Pool:
 
     def _key(self, era: Era, caller: Caller | None) -> Key:
         own = SPARE if caller is None else caller.session
+        project = caller.cwd if caller is not None and self.per_project else ""
         if era == "modern":
             # Capabilities travel with each request there.
-            return Key("modern", protocol.LATEST_MODERN, own if self.isolation == "session" else SHARED)
+            own = own if self.isolation == "session" else SHARED
+            return Key("modern", protocol.LATEST_MODERN, own, project=project)
         if self.isolation == "shared":
-            return Key("legacy", protocol.LATEST_LEGACY, SHARED, bridge.capability_set(None))
+            return Key("legacy", protocol.LATEST_LEGACY, SHARED, bridge.capability_set(None), project)
         declared = self.seen if caller is None else bridge.capability_set(caller)
-        return Key("legacy", bridge.legacy_revision(caller), own, declared)
+        return Key("legacy", bridge.legacy_revision(caller), own, declared, project)
 
     def exclusive(self, caller: Caller) -> bool:
         """Whether a call of this caller must own its connection: a legacy upstream's ask over a pipe names no call, and
@@ -135,7 +144,7 @@ class Pool:
         if key in self.opening:
             return Join(key)
         if spare is not None and _serves(spare, key, any_session=True):
-            spare.key = Key(spare.key.era, spare.key.revision, key.session, spare.key.capabilities)
+            spare.key = replace(spare.key, session=key.session)
             return Use(spare, handed_over=True)
         if self._spare_opening(key):
             return Join(self.spare_key(key.era))
@@ -144,12 +153,12 @@ class Pool:
     def _spare_opening(self, key: Key) -> bool:
         """Whether discovery is opening just what this caller needs: better to wait than to start a second one."""
         spare = self.spare_key(key.era)
-        return spare in self.opening and (spare.revision, spare.capabilities) == (key.revision, key.capabilities)
+        return spare in self.opening and spare == replace(key, session=spare.session)
 
     def _open(self, key: Key) -> Open | Refusal:
         if len(self.members) + len(self.opening) < self.limits.max_connections:
             return Open(key)
-        evict = next((m for m in self.members.values() if m.key.session == SPARE and not m.busy), None)
+        evict = self._dispensable()
         if evict is not None:
             return Open(key, evict)
         return Refusal(
@@ -157,6 +166,13 @@ class Pool:
             f"Upstream {self.server!r} already has {self.limits.max_connections} connections, its limit: each session "
             "has its own. Close a client, raise max_connections, or use `--isolation shared`",
         )
+
+    def _dispensable(self) -> Member | None:
+        """What may be closed for another: the warm one, else the project's that has been idle for longest."""
+        idle = [m for m in self.members.values() if not m.busy]
+        spare = [m for m in idle if m.key.session == SPARE]
+        projects = [m for m in idle if m.key.session == SHARED and m.key.project]
+        return next(iter(spare or sorted(projects, key=lambda m: m.last_used)), None)
 
     def discovered(self, guess: Key, era: Era) -> Key:
         """The key of the connection that discovery opened under ``guess``."""
@@ -168,7 +184,7 @@ class Pool:
     def opened(self, key: Key, number: int, agreed: str, now: float) -> Member:
         """A connection of that key is open, at the revision ``agreed``."""
         self.opening.pop(key, None)
-        made = Key(key.era, agreed, key.session, key.capabilities)
+        made = replace(key, revision=agreed)
         member = self.members[number] = Member(number, made, key.revision, now)
         return member
 
@@ -205,5 +221,6 @@ def _serves(member: Member, key: Key, *, any_session: bool = False) -> bool:
         (any_session or have.session == key.session)
         and have.era == key.era
         and have.capabilities == key.capabilities
+        and have.project == key.project
         and key.revision in (have.revision, member.asked)
     )

@@ -46,7 +46,8 @@ class Launch:
     """How to start an upstream. ``env`` has its secrets resolved already; ``repr`` leaves it out.
 
     ``path`` is the PATH to search and to hand on (None: this process's own); ``cwd`` may start with
-    ``~`` and hold ``$NAME`` (None: the home directory).
+    ``~`` and hold ``$NAME`` (None: the home directory). ``project``: the directory it runs in instead; a relative
+    command is looked for in ``cwd`` all the same.
     """
 
     command: str
@@ -54,6 +55,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     path: str | None = None
     cwd: str | None = None
+    project: str = ""
 
 
 class Spawner:
@@ -80,7 +82,8 @@ class Spawner:
         file = resolve_command(launch.command, environment["PATH"], directory, environment)
         record = Record(self._record_dir, self._name, cookie, (file, *launch.args))
         try:
-            popen = self._popen([file, *launch.args], environment, directory)
+            where = Path(launch.project) if launch.project else directory
+            popen = self._popen([file, *launch.args], environment, where)
         except BaseException:
             record.ended()
             raise

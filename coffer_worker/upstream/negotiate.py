@@ -50,11 +50,13 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What to negotiate. ``era`` "" finds out; ``revision`` is for the handshake; ``capabilities`` what to declare."""
+    """What to negotiate. ``era`` "" finds out; ``revision`` is for the handshake; ``capabilities`` what to declare;
+    ``project`` the directory to start in (empty: the configured one)."""
 
     era: Literal["", "legacy", "modern"]
     revision: str
     capabilities: dict[str, Any] = field(default_factory=lambda: bridge.declared(None))
+    project: str = ""
 
 
 class Negotiation:

@@ -48,7 +48,12 @@ def test_the_first_initialize_fixes_the_session() -> None:
     caller = session.initialize("2025-03-26", b'{"roots":{}}', b'{"name":"x"}', "x")
     assert (caller.revision, caller.naming, caller.endpoint) == ("2025-03-26", "raw", "/servers/files/mcp")
     assert session.initialize("2025-06-18", b"{}", b"{}", "y") is caller
-    assert (session.revision, session.client_name) == ("2025-03-26", "x")
+    assert (session.revision, session.client_name, caller.cwd) == ("2025-03-26", "x", "")
+
+
+def test_a_session_of_a_shim_tells_where_it_runs() -> None:
+    session = Session("s", A, AGGREGATE, "shim", 0.0, cwd="/p")
+    assert session.initialize("2025-11-25", b"{}", b"{}", "x").cwd == "/p"
 
 
 @pytest.mark.parametrize("asked", ["2099-01-01", "2026-07-28", None, 7])

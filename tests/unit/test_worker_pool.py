@@ -186,3 +186,51 @@ def test_discovery_finds_another_era_than_it_guessed() -> None:
     guess = it.spare_key("modern")
     assert it.discovered(guess, "legacy").declared == guess.declared, "what was declared, not what might have been"
     assert it.discovered(it.spare_key("legacy"), "modern") == guess
+
+
+def at(cwd: str, session: str = "s1", revision: str = "2026-07-28") -> Caller:
+    """A client whose shim runs in that directory."""
+    return Caller(session, "local", "/mcp", "prefixed", revision, "shim", cwd=cwd)
+
+
+def test_each_project_has_a_connection_of_its_own() -> None:
+    """Clients in one directory share what clients of that kind share; the warm one runs nowhere special."""
+    for it in (pool("modern"), pool(isolation="shared")):
+        it.per_project = True
+        warm = opened(it, at(""), 1)
+        assert it.find(by("http", "2026-07-28")) == Use(warm)
+        a, b = opened(it, at("/a"), 2), opened(it, at("/b"), 3)
+        assert (a.key.project, b.key.project) == ("/a", "/b")
+        assert it.find(at("/a", "s2")) == Use(a)
+        assert it.find(at("/b", "s3")) == Use(b)
+        assert (warm.key.whose, a.key.whose) == ("", "/a"), "a crash of one is none of the others"
+
+
+def test_a_session_in_a_project_does_not_take_the_warm_connection() -> None:
+    it = pool()
+    it.per_project = True
+    it.opening[it.spare_key("legacy")] = None
+    assert isinstance(it.find(at("/a", "s1", "2025-11-25")), Open), "what discovery opens is started elsewhere"
+    it.not_opened(it.spare_key("legacy"))
+    warm = spare(it)
+    mine = opened(it, at("/a", "s1", "2025-11-25"), 2)
+    assert mine.key.whose == "s1"
+    assert it.find(at("", "s2", "2025-11-25")) == Use(warm, handed_over=True)
+
+
+def test_where_projects_do_not_count_the_directory_makes_no_difference() -> None:
+    it = pool("modern")
+    member = opened(it, at("/a"), 1)
+    assert member.key.project == ""
+    assert it.find(at("/b")) == Use(member)
+
+
+def test_the_project_that_has_been_idle_for_longest_gives_way() -> None:
+    it = pool("modern", max_connections=2)
+    it.per_project = True
+    older, newer = opened(it, at("/a"), 1, now=1.0), opened(it, at("/b"), 2, now=2.0)
+    assert it.find(at("/c")) == Open(it.key_for(at("/c")), older)
+    older.calls = 1
+    assert it.find(at("/c")) == Open(it.key_for(at("/c")), newer)
+    newer.subscriptions = 1
+    assert isinstance(it.find(at("/c")), Refusal)
