@@ -1,0 +1,150 @@
+"""The command line against the management API: every operation has its command, and every command is tried here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coffer_cli import client, main
+from coffer_common import exits
+from coffer_common.api import PREFIX
+from coffer_supervisor.management import http, openapi, routes
+from tests.support.daemon import Daemon
+from tests.support.upstreams import ROOT, fake
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+SERVER = ("--env", f"PYTHONPATH={ROOT}", "--", *fake("--tools", "echo").argv)
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("daemon", "start"),
+    ("daemon", "status"),
+    ("daemon", "rotate-token"),
+    ("mcp", "add", "files", *SERVER),
+    ("mcp", "list"),
+    ("mcp", "show", "files"),
+    ("mcp", "update", "files", "--description", "mine"),
+    ("mcp", "disable", "files"),
+    ("mcp", "enable", "files"),
+    ("mcp", "restart", "files"),
+    ("mcp", "test", "files"),
+    ("mcp", "refresh", "files"),
+    ("mcp", "tools", "files", "--disable", "echo"),
+    ("mcp", "tools", "files", "--enable", "echo"),
+    ("mcp", "resources", "files"),
+    ("mcp", "prompts", "files"),
+    ("mcp", "call", "files", "echo"),
+    ("mcp", "invocations"),
+    ("mcp", "invocations", "files"),
+    ("mcp", "logs", "files"),
+    ("ps",),
+    ("ps", "files"),
+    ("ps", "kill", "c-123456"),
+    ("top", "--once"),
+    ("credential", "use-file"),
+    ("credential", "set", "key", "--stdin"),
+    ("credential", "list"),
+    ("credential", "get", "key"),
+    ("credential", "get", "key", "--reveal"),
+    ("credential", "delete", "key", "--yes"),
+    ("client", "add", "cursor"),
+    ("client", "list"),
+    ("client", "show", "cursor"),
+    ("client", "update", "cursor", "--server", "files"),
+    ("client", "disable", "cursor"),
+    ("client", "enable", "cursor"),
+    ("client", "rotate", "cursor"),
+    ("client", "remove", "cursor", "--yes"),
+    ("group", "add", "work", "--server", "files"),
+    ("group", "list"),
+    ("group", "show", "work"),
+    ("group", "update", "work", "--description", "mine"),
+    ("group", "disable", "work"),
+    ("group", "enable", "work"),
+    ("group", "remove", "work", "--yes"),
+    ("audit", "list"),
+    ("retention", "list"),
+    ("retention", "list", "audit_log"),
+    ("retention", "set", "audit_log", "90"),
+    ("retention", "prune"),
+    ("stats",),
+    ("backup",),
+    ("mcp", "remove", "files", "--yes"),
+    ("daemon", "restart"),
+    ("daemon", "stop"),
+)
+# They work on files of this machine, or put together what other commands give.
+NOT_REST = frozenset(
+    {
+        "import",
+        "install",
+        "uninstall",
+        "restore",
+        "doctor",
+        "daemon enable",
+        "daemon disable",
+        "daemon run",
+        "daemon logs",
+    }
+)
+# Read by programs, not by people.
+NOT_COMMANDS = frozenset({"openapi.show", "exposition.show"})
+NOT_THERE: dict[tuple[str, ...], int] = {("ps", "kill", "c-123456"): exits.NOT_FOUND}
+
+
+def tree(commands: Mapping[str, Any], *above: str) -> Iterator[str]:
+    """Every command that help shows."""
+    for name, command in commands.items():
+        if below := getattr(command, "commands", None):
+            yield from tree(below, *above, name)
+        elif not command.hidden:
+            yield " ".join((*above, name))
+
+
+@pytest.fixture
+def asked(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations that commands of this process ask for, as they ask the real daemon."""
+    for key, value in daemon.env.items():
+        monkeypatch.setenv(key, value)
+    seen: list[str] = []
+
+    def note(method: str, target: str) -> None:
+        seen.append(openapi.operation_id(http.match(method, target.partition("?")[0])[0]))
+
+    exchange, events = client.Client._exchange, client.Client.events
+
+    def exchanged(self: client.Client, method: str, target: str, *more: Any) -> Any:
+        note(method, target)
+        return exchange(self, method, target, *more)
+
+    def followed(self: client.Client, path: str) -> Any:
+        note("GET", PREFIX + path)
+        return events(self, path)
+
+    monkeypatch.setattr(client.Client, "_exchange", exchanged)
+    monkeypatch.setattr(client.Client, "events", followed)
+    return seen
+
+
+def test_every_operation_has_its_command(asked: list[str]) -> None:
+    """Whatever the API can do, the command line does through it; no command goes another way."""
+    silent = []
+    for words in COMMANDS:
+        before = len(asked)
+        done = CliRunner().invoke(main.app, list(words), input="a secret\n")
+        code = getattr(done.exception, "code", 1) if done.exception is not None else exits.OK
+        assert code == NOT_THERE.get(words, exits.OK), (words, done.output, done.exception)
+        if len(asked) == before:
+            silent.append(words)
+    assert silent == []
+    assert {openapi.operation_id(route) for route in routes.ROUTES} - set(asked) == NOT_COMMANDS
+
+
+def test_every_command_is_tried() -> None:
+    """A command that is new stands in one of the two lists above."""
+    known = set(tree(vars(typer.main.get_command(main.app))["commands"]))
+    tried = {name for name in known for words in COMMANDS if words[: len(name.split())] == tuple(name.split())}
+    assert known - tried == NOT_REST
