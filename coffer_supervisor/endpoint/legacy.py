@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from coffer_common import jsonrpc, protocol
+from coffer_supervisor.core import tracing
 from coffer_supervisor.core.calls import CallError
 from coffer_supervisor.core.session import Session
 from coffer_supervisor.endpoint.http import (
@@ -112,7 +113,7 @@ class LegacyHttp:
     async def _call(self, entry: Entry, live: Live, envelope: jsonrpc.Envelope) -> web.StreamResponse:
         outbox = Outbox(answers_only=not entry.takes_stream)
         try:
-            self._starter.start(live, envelope, outbox)
+            self._starter.start(live, envelope, outbox, entry.request.headers.get(tracing.HEADER, ""))
         except CallError as error:
             return error_response(error.failure, 200, envelope.raw_id)
         return await self._respond(entry, live, outbox, at_once=_streams_at_once(entry, live))

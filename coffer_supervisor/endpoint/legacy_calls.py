@@ -77,14 +77,14 @@ class CallStarter:
         self._methods = methods
         self.open: dict[int, OpenCall] = {}
 
-    def start(self, live: Live, envelope: jsonrpc.Envelope, outbox: Outbox) -> OpenCall:
+    def start(self, live: Live, envelope: jsonrpc.Envelope, outbox: Outbox, traceparent: str = "") -> OpenCall:
         """Sends a call on its way. Raises CallError where it is no call of this session."""
         session, raw_id = live.session, envelope.raw_id
         call = OpenCall(self, session, raw_id, outbox)
         key = id_key(raw_id)
         if key in session.calls:
             raise refused(errors.INVALID_REQUEST, "a request with this id is still open", "legacy")
-        request = self._methods.legacy_call(session, str(envelope.method), bytes(envelope.params))
+        request = self._methods.legacy_call(session, str(envelope.method), bytes(envelope.params), traceparent)
         corr = self.router.start_call(request, call)
         if not call.done:
             call.corr = corr

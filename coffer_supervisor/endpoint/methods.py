@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from coffer_common import errors, frames, protocol
+from coffer_supervisor.core import tracing
 from coffer_supervisor.core.calls import CallError, CallRequest, Identity, Principal, Scope, failure
 from coffer_supervisor.core.envelope import Modern, client_name
 from coffer_supervisor.core.session import BEFORE_INITIALIZE, LOG_LEVELS, Session
@@ -191,10 +192,11 @@ class Methods:
 
     # ---- calls
 
-    def legacy_call(self, session: Session, method: str, params: bytes) -> CallRequest:
-        """A call of a legacy session. Raises CallError before ``initialize``."""
+    def legacy_call(self, session: Session, method: str, params: bytes, traceparent: str = "") -> CallRequest:
+        """A call of a legacy session; ``traceparent`` is its HTTP header. Raises CallError before ``initialize``."""
         if session.caller is None:
             raise refused(errors.INVALID_REQUEST, f"{method} before initialize: send initialize first", "legacy")
+        params, trace = tracing.traced(params, traceparent)
         return CallRequest(
             session.caller,
             session.principal,
@@ -203,14 +205,22 @@ class Methods:
             params or _EMPTY,
             {},
             session.log_level,
-            self.trace_id(),
+            trace or self.trace_id(),
             session.client_name,
         )
 
     def modern_call(
-        self, client: Client, method: str, params: bytes, envelope: Modern, headers: dict[str, str]
+        self,
+        client: Client,
+        method: str,
+        params: bytes,
+        envelope: Modern,
+        headers: dict[str, str],
+        *,
+        traceparent: str = "",
     ) -> CallRequest:
-        """A call of a modern client; ``headers`` are its ``mcp-param-*``."""
+        """A call of a modern client; ``headers`` are its ``mcp-param-*``, ``traceparent`` that one of its headers."""
+        params, trace = tracing.traced(params, traceparent)
         return CallRequest(
             client.caller,
             client.principal,
@@ -219,7 +229,7 @@ class Methods:
             params,
             headers,
             envelope.log_level,
-            self.trace_id(),
+            trace or self.trace_id(),
             envelope.client_name,
         )
 

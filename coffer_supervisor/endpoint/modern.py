@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from coffer_common import errors, jsonrpc, protocol
+from coffer_supervisor.core import tracing
 from coffer_supervisor.core.calls import CallError, Failure, failure
 from coffer_supervisor.core.envelope import Modern, ladder, unsupported
 from coffer_supervisor.endpoint import listen
@@ -100,7 +101,8 @@ class ModernHttp:
         sink.on_ask = self._refuse_ask
         headers = param_headers(entry.request)
         method, params = str(envelope.method), bytes(envelope.params)
-        call = self._methods.modern_call(client, method, params, verdict, headers)
+        parent = entry.request.headers.get(tracing.HEADER, "")
+        call = self._methods.modern_call(client, method, params, verdict, headers, traceparent=parent)
         corr = self._router.start_call(call, sink)
         try:
             return await self._respond(entry, outbox)
