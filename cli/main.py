@@ -21,6 +21,7 @@ from coffer_cli.commands import (
     invocations,
     logs,
     mcp,
+    mcp_login,
     mcp_tools,
     ps,
     restore,
@@ -60,6 +61,7 @@ def _root(
 
 
 mcp_tools.add_to(mcp.app)
+mcp_login.add_to(mcp.app)
 invocations.add_to(mcp.app, app)
 app.add_typer(daemon.app, name="daemon", help="The daemon behind it all.")
 app.add_typer(mcp.app, name="mcp", help="Your MCP servers.")

@@ -165,6 +165,16 @@ class LoginCode(_Frame, frozen=True, tag="login-code"):
     code: str
     state: str
     issuer: str = ""
+    error: str = ""
+
+
+class Login(_Frame, frozen=True, tag="login"):
+    """Begin a login: LoginUrl follows, and LoginResult at the end. ``metadata_url``: where Coffer describes itself to
+    authorization servers that look such a description up; empty where there is none."""
+
+    login: str
+    redirect_uri: str
+    metadata_url: str = ""
 
 
 # ---- from the worker
@@ -371,6 +381,7 @@ FromSupervisor = (
     | Stop
     | Secret
     | LoginCode
+    | Login
 )
 FromWorker = (
     Hello
@@ -401,6 +412,7 @@ CONTROL: Final = (
     Stop,
     Secret,
     LoginCode,
+    Login,
     State,
     Heartbeat,
     Dumped,

@@ -22,6 +22,7 @@ from coffer_supervisor.daemon import Claimed, StartError
 from coffer_supervisor.endpoint.security import Authenticator
 from coffer_supervisor.endpoint.server import Endpoint
 from coffer_supervisor.forks import ForkError
+from coffer_supervisor.logins import Logins
 from coffer_supervisor.management.http import handler
 from coffer_supervisor.management.request import Management
 from coffer_supervisor.pending import Calls
@@ -149,6 +150,7 @@ async def _heart(home: Home, store: Store) -> AsyncIterator[Heart]:
 
 
 async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[], None]) -> None:
+    logins = Logins(heart.supervision, heart.channel, heart.vault, claimed.info.port)
     auth = Authenticator(claimed.info.token, lambda: heart.clients)
     management = Management(
         store=heart.store,
@@ -158,9 +160,11 @@ async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[]
         claimed=claimed,
         tally=heart.tally,
         shutdown=wish.make,
+        logins=logins,
         changed=heart.changed,
     )
     endpoint = Endpoint(heart.router, auth, handler(management), VERSION, claimed.info.port)
+    endpoint.callback = logins.callback
     heart.cut, heart.regrouped = endpoint.cut, endpoint.notices.group_changed
 
     def rotated(token: str) -> None:

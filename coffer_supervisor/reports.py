@@ -1,6 +1,6 @@
 """What workers say of themselves and their upstreams, taken into the records and the catalogues.
 
-Owns the frames State, Heartbeat, Catalogue, Dumped and the secrets' ones. Never sends a worker away: it feeds the
+Owns the frames State, Heartbeat, Catalogue and Dumped. Never sends a worker away: it feeds the
 lifecycle, which decides.
 """
 
@@ -28,7 +28,7 @@ class Reports:
     """Registers itself with the channel."""
 
     def __init__(self, store: Store, channel: Channel, calls: Calls, workers: Workers, catalogues: Catalogues) -> None:
-        self._store, self._channel, self._calls = store, channel, calls
+        self._store, self._calls = store, calls
         self._workers, self._catalogues = workers, catalogues
         self._loop = asyncio.get_running_loop()
         self._remembering: dict[str, asyncio.Lock] = {}
@@ -36,8 +36,6 @@ class Reports:
         channel.on(frames.Heartbeat, self._heartbeat)
         channel.on(frames.Catalogue, self._catalogue)
         channel.on(frames.Dumped, self._dumped)
-        channel.on(frames.LoadSecret, self._secret)
-        channel.on(frames.StoreSecret, self._secret)
 
     def _state(self, peer: Peer, frame: frames.State, _: bytes) -> None:
         upstream = self._workers.of(peer)
@@ -103,19 +101,13 @@ class Reports:
             server.choices = {**{cast(Key, key): auto for key in new}, **server.choices}
 
     def _dumped(self, peer: Peer, frame: frames.Dumped, payload: bytes) -> None:
-        if frame.corr in self._calls.requests:
-            answer = self._calls.requests[frame.corr][1]
-            if not answer.done():
-                answer.set_result(payload)
+        if self._calls.answered(peer.name, frame.corr, payload):
             return
         upstream = self._workers.of(peer)
         if upstream is not None and frame.corr == 0:
             stacks = payload[:_SHOWN_STACKS].decode("utf-8", "replace")
             _log.error("the stacks of worker '%s': %s", peer.name, stacks)
             self._workers.event(upstream, words.Dumped(peer.incarnation))
-
-    def _secret(self, peer: Peer, frame: frames.LoadSecret | frames.StoreSecret, _: bytes) -> None:
-        self._channel.send(peer, frames.Secret(frame.corr, error="upstreams cannot keep secrets of their own yet"))
 
 
 def _base(frame: frames.Catalogue, payload: bytes, now: float, server: Server) -> Base:

@@ -49,6 +49,10 @@ class UpstreamLog:
         self._left_out = 0
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Mask these from now on too, the longest first."""
+        self._secrets = sorted({*self._secrets, *secrets}, key=len, reverse=True)
+
     def mask(self, text: str) -> str:
         """``text`` without any secret of this upstream."""
         for secret in self._secrets:

@@ -23,11 +23,14 @@ from coffer_worker.control import Figures
 from coffer_worker.core import catalogue, translate
 from coffer_worker.core.pool import SHARED, SPARE, Member
 from coffer_worker.core.relay import Relay
+from coffer_worker.keeping import Keeping
 from coffer_worker.lists import Lists
 from coffer_worker.log import UpstreamLog
+from coffer_worker.logins import Logins
 from coffer_worker.subscribing import Subscribing
 from coffer_worker.upstream.connection import Connection, number_of
 from coffer_worker.upstream.negotiate import Negotiation, Want
+from coffer_worker.upstream.oauth import Bearer
 from coffer_worker.upstream.pipe import Gone
 
 _CLIENT_NAME: Final = "coffer"
@@ -79,6 +82,10 @@ class Runner:
             changed=self._lists_changed,
             over_http=isinstance(config, HttpServer),
         )
+        self._keeping = Keeping(self._outlet, self._relay.number)
+        bearer = None
+        if isinstance(config, HttpServer) and not transports.authorized(config):
+            bearer = Bearer(config.url, self._keeping, lambda found: self._log.learn(discretion.spellings(found)))
         self._way = transports.way(
             self._name,
             config,
@@ -86,6 +93,7 @@ class Runner:
             self._log,
             mirrors=self._lists.mirrors,
             new_id=self._relay.number,
+            auth=bearer,
         )
         self._calls = Calls(
             self._name,
@@ -97,6 +105,7 @@ class Runner:
             log=self._log,
             run=frame.run,
         )
+        self._logins = Logins(bearer, self._outlet, self._connections.spawn, self._logged_in)
         self._connections.pool.over_http = isinstance(config, HttpServer)
         self._calls.mirrors = self._lists.mirrors
         self._calls.relist = self._lists.read
@@ -177,8 +186,18 @@ class Runner:
                 self._raw_sessions.pop(frame.session, None)
             case frames.Refresh():
                 self._refresh(frame)
+            case frames.Secret():
+                self._keeping.answered(frame)
+            case frames.Login():
+                self._logins.begin(frame)
+            case frames.LoginCode():
+                self._logins.code(frame)
             case _:
                 return
+
+    def _logged_in(self) -> None:
+        if self._state.state != "ready":
+            self._connections.discover()
 
     # ---- lists
 

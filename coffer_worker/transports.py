@@ -19,7 +19,7 @@ from coffer_worker.process.environ import SpawnError
 from coffer_worker.process.spawn import Launch, Spawner
 from coffer_worker.upstream.connection import Connection
 from coffer_worker.upstream.http import HttpPipe
-from coffer_worker.upstream.http_client import BadConfig, House
+from coffer_worker.upstream.http_client import Auth, BadConfig, House
 from coffer_worker.upstream.negotiate import StartFailed
 from coffer_worker.upstream.stdio import StdioPipe
 
@@ -50,10 +50,11 @@ def way(
     *,
     mirrors: Mapping[str, Mirrors],
     new_id: Callable[[], int],
+    auth: Auth | None = None,
 ) -> Way:
     """The way that ``config`` asks for."""
     if isinstance(config, HttpServer):
-        return HttpWay(server, config, log, mirrors=mirrors, new_id=new_id)
+        return HttpWay(server, config, log, mirrors=mirrors, new_id=new_id, auth=auth)
     return StdioWay(server, config, records, log)
 
 
@@ -62,6 +63,11 @@ def secrets_of(config: McpServerConfig) -> list[str]:
     if isinstance(config, HttpServer):
         return secrets_in({**config.headers, **http_rules.url_values(config.url)})
     return secrets_in(config.env)
+
+
+def authorized(config: HttpServer) -> bool:
+    """Whether the configuration says itself who is there, so that no login is made."""
+    return any(name.lower() == "authorization" for name in config.headers)
 
 
 class StdioWay:
@@ -116,8 +122,10 @@ class HttpWay:
         *,
         mirrors: Mapping[str, Mirrors],
         new_id: Callable[[], int],
+        auth: Auth | None = None,
     ) -> None:
         self._server = server
+        self._auth = auth
         self._config = config
         self._log = log
         self._mirrors = mirrors
@@ -134,7 +142,7 @@ class HttpWay:
             raise StartFailed(errors.START_FAILED, text, verdict=False) from None
         connection.pipe = HttpPipe(
             self._server,
-            self._house.client(),
+            self._house.client(self._auth),
             connection,
             log=self._log,
             line_bytes=config.limits.line_bytes,

@@ -128,7 +128,7 @@ def unhealthy(found: ResourceView, status: ServerStatus, verb: str) -> None:
 
 def _next_step(name: str, status: ServerStatus) -> str:
     if status.state == "needs_login":
-        return f"log in: coffer mcp show {name}"
+        return f"log in: coffer mcp login {name}"
     if _NOT_FOUND in status.last_error:
         return f"correct it: coffer mcp update {name} -- COMMAND ARGS...; or take it away: coffer mcp remove {name}"
     return f"coffer mcp test {name} tries again; coffer mcp logs {name} shows all it said"

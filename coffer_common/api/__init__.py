@@ -24,6 +24,7 @@ from coffer_common.api.identity import (
     RevealedCredential,
     SetCredential,
 )
+from coffer_common.api.logins import LoggedOut, LoginStarted, LoginStatus
 from coffer_common.api.logs import (
     LOG_TABLES,
     AuditList,
@@ -111,6 +112,9 @@ __all__ = [
     "Killed",
     "LogLines",
     "LogTable",
+    "LoggedOut",
+    "LoginStarted",
+    "LoginStatus",
     "PatchResource",
     "Process",
     "Pruned",

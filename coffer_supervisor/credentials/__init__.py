@@ -102,6 +102,10 @@ class CredentialVault:
                 f"{reference!r} cannot name a credential",
                 f"A name is {SERVER_NAME_RULE}.",
             )
+        await self.keep(reference, secret)
+
+    async def keep(self, reference: str, secret: str) -> None:
+        """The same for Coffer's own references, which no template can name. Raises ``CredentialError``."""
         if not secret:
             raise CredentialError(
                 "empty_secret", f"the secret for {reference} is empty", "Nothing has been stored; give it again."

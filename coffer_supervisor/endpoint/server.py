@@ -15,7 +15,7 @@ from aiohttp import web
 from coffer_common import errors, protocol
 from coffer_supervisor.core.calls import DAEMON_PRINCIPAL, Failure, Principal, Scope, failure
 from coffer_supervisor.core.envelope import era_of
-from coffer_supervisor.endpoint import security
+from coffer_supervisor.endpoint import callback, security
 from coffer_supervisor.endpoint.http import (
     MANAGED,
     SERVER,
@@ -60,6 +60,7 @@ class Endpoint:
     def __init__(self, router: "Router", auth: Authenticator, management: Handler, version: str, port: int) -> None:
         self._auth, self._management, self._port = auth, management, port
         self._router = router
+        self.callback: callback.Callback | None = None
         self._presence = Presence()
         self.notices = Notices(router.sees)
         self.sessions = Sessions(router, self.notices)
@@ -155,6 +156,8 @@ class Endpoint:
         headers = request.headers
         if len(headers.getall("Host", ())) != 1 or not security.host_allowed(headers.get("Host"), self._port):
             raise Rejected(403, _denied("the Host header must name this machine's loopback and Coffer's port"))
+        if path == callback.PATH and self.callback is not None:
+            return await callback.answer(request, self.callback)
         if not security.origin_allowed(headers.get("Origin")):
             raise Rejected(403, _denied("the Origin header must be absent or a page of this machine"))
         if path == OPEN_PATH:

@@ -61,6 +61,7 @@ LOG_LINES: Final = (
     _number("lines", 10_000, 100, "How many of the last lines."),
     _number("after", _MOST_ID, 0, "Only whole lines that came since an answer with this `end`.", 0),
 )
+LOGIN: Final = (_number("wait", 30, 0, "Seconds to wait for its end.", 0),)
 AUDIT: Final = (
     _text("kind", "Of one kind of resource."),
     _text("name", "Of one name."),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coffer_supervisor.core.tally import Tally
     from coffer_supervisor.credentials import CredentialVault
     from coffer_supervisor.daemon import Claimed
+    from coffer_supervisor.logins import Logins
     from coffer_supervisor.router import Router
     from coffer_supervisor.store import Store
     from coffer_supervisor.supervision import Supervision
@@ -49,6 +50,7 @@ class Management:
     claimed: "Claimed"
     tally: "Tally"
     shutdown: Callable[[str], None]
+    logins: "Logins"
     changed: Callable[[Kind, str], Awaitable[None]] = _nobody
     clients: Callable[[], int] = field(default=lambda: 0)
 

@@ -16,6 +16,7 @@ from coffer_supervisor.management import (
     daemon,
     events,
     exposition,
+    logins,
     logs,
     openapi,
     ps,
@@ -94,6 +95,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     _route("POST", f"{_SERVER}/refresh", servers.refresh, api.ResourceView),
     _route("POST", f"{_SERVER}/test", servers.test, api.ResourceView, api.TestServer),
     _route("POST", f"{_SERVER}/restart", servers.restart, api.ResourceView),
+    _route("POST", f"{_SERVER}/login", logins.begin, api.LoginStarted),
+    _route("GET", f"{_SERVER}/login/{{login}}", logins.wait, api.LoginStatus, query=queries.LOGIN),
+    _route("POST", f"{_SERVER}/logout", logins.logout, api.LoggedOut),
     _route("POST", f"{_SERVER}/call", servers.call, api.CallOutcome, api.CallTool, body=_CALL_BODY),
     _route(
         "GET", f"{_SERVER}/invocations", logs.server_invocations, api.InvocationList, query=queries.SERVER_INVOCATIONS

@@ -67,7 +67,7 @@ async def _switch(request: Request, on: bool) -> Answer:
 
 async def refresh(request: Request) -> Answer:
     """Reads the server's lists again."""
-    await _running(request)
+    await running(request)
     await request.management.supervision.refresh(request.name)
     return await _shown(request)
 
@@ -75,7 +75,7 @@ async def refresh(request: Request) -> Answer:
 async def test(request: Request) -> Answer:
     """Waits until the server's discovery has an outcome, at most ``timeout`` seconds, and says how it is."""
     wish = request.decode(TestServer)
-    await _running(request)
+    await running(request)
     supervision = request.management.supervision
     view = supervision.view(request.name)
     if wish.fresh and view is not None and view.state in _UNWELL:
@@ -87,7 +87,7 @@ async def test(request: Request) -> Answer:
 
 async def restart(request: Request) -> Answer:
     """Ends the server's worker and all it started, and starts it again."""
-    await _running(request)
+    await running(request)
     await request.management.supervision.restart(request.name)
     return await _shown(request)
 
@@ -144,7 +144,8 @@ async def _server(request: Request) -> Resource:
     return await request.management.store.resources.get("mcp_server", request.name)
 
 
-async def _running(request: Request) -> None:
+async def running(request: Request) -> None:
+    """Refuses for a server that is switched off."""
     if not (await _server(request)).enabled:
         hint = f"Switch it on: coffer mcp enable {request.name}"
         raise ApiError(HTTPStatus.CONFLICT, "server_disabled", f"the server {request.name} is disabled", hint)

@@ -12,7 +12,7 @@ import ssl
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx2
 
@@ -54,6 +54,21 @@ class Place:
     def shown(self) -> str:
         """What of the URL may be shown."""
         return http_rules.origin(self.url)
+
+
+class Auth(Protocol):
+    """The login to an upstream."""
+
+    why: str
+
+    async def token(self) -> str:
+        """The token for the next request, or nothing. Raises Trouble."""
+
+    async def instead(self, used: str, challenge: str) -> str:
+        """After a 401: another token to try, or nothing. Raises Trouble."""
+
+    def wants_more(self, challenge: str) -> bool:
+        """After a 403: whether the login is good, but not for this."""
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
@@ -108,9 +123,9 @@ class House:
         except (ValueError, ImportError, OSError) as error:
             raise BadConfig(f"the proxy or the certificates of the environment cannot be used: {error}") from None
 
-    def client(self) -> "Client":
+    def client(self, auth: Auth | None = None) -> "Client":
         """A client with cookies of its own, on the shared pool."""
-        return Client(self.place, self.transport)
+        return Client(self.place, self.transport, auth)
 
     async def close(self) -> None:
         """End all connections."""
@@ -129,8 +144,9 @@ def _trust() -> ssl.SSLContext:
 class Client:
     """Exchanges with one upstream, for one connection of the protocol."""
 
-    def __init__(self, place: Place, transport: httpx2.AsyncBaseTransport) -> None:
+    def __init__(self, place: Place, transport: httpx2.AsyncBaseTransport, auth: Auth | None = None) -> None:
         self.place = place
+        self.auth = auth
         # It is never closed: that would close the pool, which is the others' too.
         self._client = httpx2.AsyncClient(
             transport=transport,
@@ -156,12 +172,22 @@ class Client:
         ``begun`` is called when the request goes out. Raises Trouble, from reading the body too.
         """
         target: httpx2.URL = self._url if url is None else httpx2.URL(url)
+
+        async def send(token: str) -> Response:
+            given = {**headers, "authorization": f"Bearer {token}"} if token else headers
+            request = self._client.build_request(method, target, headers=given, content=body)
+            if begun is not None:
+                begun()
+            return await self._client.send(request, stream=True)
+
+        token = "" if self.auth is None else await self.auth.token()
         with _told(self.place.shown):
             for _ in range(http_rules.MAX_REDIRECTS + 1):
-                request = self._client.build_request(method, target, headers=headers, content=body)
-                if begun is not None:
-                    begun()
-                response = await self._client.send(request, stream=True)
+                response = await send(token)
+                if response.status_code == 401 and (another := await self._another(response, token)):
+                    # Refused before it was executed: once more, with another token.
+                    token = another
+                    response = await send(token)
                 following = http_rules.redirected(
                     str(target), response.status_code, response.headers.get("location"), method
                 )
@@ -173,6 +199,19 @@ class Client:
                 yield response
             finally:
                 await response.aclose()
+
+    async def _another(self, response: Response, used: str) -> str:
+        """Another token than the one that was refused; its response is closed where there is one. Raises Trouble."""
+        if self.auth is None:
+            return ""
+        found, kept = "", False
+        try:
+            found = await self.auth.instead(used, response.headers.get("www-authenticate", ""))
+            kept = not found
+        finally:
+            if not kept:
+                await response.aclose()
+        return found
 
     async def chunks(self, response: Response) -> AsyncIterator[bytes]:
         """The body of a response, piece by piece. Raises Trouble."""
@@ -224,3 +263,53 @@ def _not_connected(shown: str, error: httpx2.ConnectError) -> Trouble:
     refused = "All connection attempts failed" in str(error)
     what = "refused the connection" if refused else f"cannot be reached: {error}"
     return Trouble(f"{shown} {what}", unsent=True, refused=refused)
+
+
+# ---- authorization servers
+
+OUTSIDE_SECONDS: Final = 10.0
+_OUTSIDE_BYTES: Final = 1024 * 1024
+
+
+async def send_outside(request: httpx2.Request, upstream: str) -> Response:
+    """One exchange with an authorization server that ``upstream`` names, its body read. Redirects are not followed.
+    Raises Trouble: also for an address without TLS, unless it is the upstream's own or on this machine as that is."""
+    url = str(request.url)
+    near = http_rules.is_loopback(upstream) and http_rules.is_loopback(url)
+    shown = http_rules.origin(url)
+    if not (request.url.scheme == "https" or (request.url.scheme == "http" and (near or _same(url, upstream)))):
+        raise Trouble(f"the authorization server at {shown} is not used: it has no TLS", unsent=True)
+    verify = _trust() if request.url.scheme == "https" else False
+    transport = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, proxy=proxy_for(url))
+    async with httpx2.AsyncClient(
+        transport=transport, trust_env=False, follow_redirects=False, timeout=OUTSIDE_SECONDS
+    ) as client:
+        with _told(shown):
+            request.headers.setdefault("user-agent", _DEFAULTS["user-agent"])
+            response = await client.send(request, stream=True)
+            held = bytearray()
+            async for chunk in response.aiter_bytes():
+                held += chunk
+                if len(held) > _OUTSIDE_BYTES:
+                    raise Trouble(f"{shown} sent more than {_OUTSIDE_BYTES} bytes", unsent=False)
+    plain = [(name, value) for name, value in response.headers.items() if name not in _OF_THE_BODY]
+    return Response(response.status_code, headers=plain, content=bytes(held), request=request)
+
+
+_OF_THE_BODY: Final = ("content-encoding", "content-length", "transfer-encoding")
+
+
+def _same(url: str, upstream: str) -> bool:
+    return http_rules.same_origin(url, upstream)
+
+
+async def outside(
+    method: str, url: str, upstream: str, *, headers: Mapping[str, str], form: Mapping[str, str]
+) -> tuple[int, bytes]:
+    """The same for a form: status and body. Raises Trouble."""
+    try:
+        request = httpx2.Request(method, url, headers=dict(headers), data=dict(form))
+    except httpx2.InvalidURL:
+        raise Trouble("the authorization server's address is not valid", unsent=True) from None
+    response = await send_outside(request, upstream)
+    return response.status_code, response.content

@@ -155,12 +155,20 @@ class Wire:
         data: dict[str, Any] = {"status": status, "excerpt": shown}
         wait = http_rules.retry_after(response.headers.get("retry-after"), time.time())
         if meaning == "login":
+            auth = self.client.auth
+            why = f"; {self.log.mask(auth.why)}" if auth is not None and auth.why else ""
+            log_in = "" if auth is None else f"Log in with: coffer mcp login {self.server}. Or "
+            store = "Store" if auth is None else "store"
             text = (
-                f"{who} wants a login (HTTP 401 from {at}). Store its token with: coffer credential set REF --stdin, "
+                f"{who} wants a login (HTTP 401 from {at}{why}). {log_in}{store} its token with: "
+                "coffer credential set REF --stdin, "
                 f"then: coffer mcp update {self.server} --header 'Authorization=Bearer ${{REF}}'"
             )
             return Problem(errors.NEEDS_LOGIN, text, status=status, data={"status": status})
         if meaning == "forbidden":
+            auth, challenge = self.client.auth, response.headers.get("www-authenticate", "")
+            if status == 403 and auth is not None and auth.wants_more(challenge):
+                said += f". It wants further permissions: coffer mcp login {self.server}"
             text = f"{who} does not allow this with the credential that it was given (HTTP {status}){said}"
             return Problem(errors.FORBIDDEN, text, status=status, data=data)
         if meaning == "busy":

@@ -84,6 +84,7 @@ class Worker:
         self.identity = f"{name}.1".encode()
         self.seen: list[tuple[Any, bytes]] = []
         self.beats: list[frames.Heartbeat] = []
+        self.secrets: dict[str, str] = {}
         self.corr = 100
         self.program = MAIN
         self._context = zmq.asyncio.Context()
@@ -180,6 +181,11 @@ class Worker:
             frame = frames.decode_from_worker(header)
             if isinstance(frame, frames.Heartbeat):
                 self.beats.append(frame)
+            elif isinstance(frame, frames.LoadSecret):
+                await self.send(frames.Secret(frame.corr, self.secrets.get(frame.ref, "")))
+            elif isinstance(frame, frames.StoreSecret):
+                self.secrets[frame.ref] = frame.value
+                await self.send(frames.Secret(frame.corr))
             else:
                 self.seen.append((frame, parts[0] if parts else b""))
 

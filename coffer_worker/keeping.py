@@ -1,0 +1,55 @@
+"""The upstream's own secrets (what a login brought), kept by the supervisor.
+
+Owns the questions LoadSecret and StoreSecret and their answers. Never keeps a secret itself.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from coffer_common import frames
+from coffer_worker.discretion import Outlet
+
+REF = "oauth"
+_SECONDS = 15.0
+
+
+class NotKept(Exception):
+    """The supervisor cannot load or store it; the text says why."""
+
+
+class Keeping:
+    """``new_id`` numbers the questions."""
+
+    def __init__(self, outlet: Outlet, new_id: Callable[[], int]) -> None:
+        self._outlet, self._new_id = outlet, new_id
+        self._waiting: dict[int, asyncio.Future[frames.Secret]] = {}
+
+    def answered(self, frame: frames.Secret) -> None:
+        """The supervisor's answer."""
+        waiting = self._waiting.get(frame.corr)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(frame)
+
+    async def load(self) -> str:
+        """The stored text; empty where there is none. Raises NotKept."""
+        corr = self._new_id()
+        return (await self._ask(corr, frames.LoadSecret(corr, REF))).value
+
+    async def store(self, value: str) -> None:
+        """Returns once it is stored. Raises NotKept."""
+        corr = self._new_id()
+        await self._ask(corr, frames.StoreSecret(corr, REF, value))
+
+    async def _ask(self, corr: int, frame: frames.LoadSecret | frames.StoreSecret) -> frames.Secret:
+        future = self._waiting[corr] = asyncio.get_running_loop().create_future()
+        try:
+            self._outlet.send(frame)
+            async with asyncio.timeout(_SECONDS):
+                answer = await future
+        except TimeoutError:
+            raise NotKept(f"the secret store did not answer within {_SECONDS:g} s") from None
+        finally:
+            del self._waiting[corr]
+        if answer.error:
+            raise NotKept(answer.error)
+        return answer

@@ -1,0 +1,220 @@
+"""Logins to servers at a URL, against an authorization server that the test runs: the whole house, as a person has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coffer_common import exits
+from tests.fixtures.oauth_server import OAuthServer, state_of, visit
+from tests.support.clients import raw_http
+from tests.support.daemon import COFFER, ApiError, Daemon
+
+pytestmark = [pytest.mark.e2e]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[OAuthServer]:
+    """The authorization server and what it protects."""
+    async with OAuthServer() as found:
+        yield found
+
+
+@pytest.fixture
+async def house(daemon: Daemon, server: OAuthServer) -> Daemon:
+    """A daemon that keeps secrets in its own file, with the guarded server registered."""
+    code, _, err = await cli(daemon, "credential", "use-file")
+    assert code == exits.OK, err
+    await asyncio.to_thread(daemon.add_server, "web", server.config())
+    await asyncio.to_thread(daemon.wait_state, "web", "needs_login")
+    return daemon
+
+
+async def cli(daemon: Daemon, *args: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    done = await asyncio.to_thread(daemon.cli, *args)
+    return done.returncode, done.stdout, done.stderr
+
+
+async def api(daemon: Daemon, method: str, path: str, body: Any = None) -> Any:
+    """The management API."""
+    return await asyncio.to_thread(daemon.api, method, path, body)
+
+
+async def log_in(daemon: Daemon) -> dict[str, Any]:
+    """What `coffer mcp login` does, with a browser that says yes to everything; how it ended."""
+    started = await api(daemon, "POST", "/resources/mcp_server/web/login")
+    await visit(started["url"])
+    found: dict[str, Any] = await api(daemon, "GET", f"/resources/mcp_server/web/login/{started['login']}?wait=20")
+    return found
+
+
+async def call(daemon: Daemon) -> dict[str, Any]:
+    """One call of the guarded tool by a client."""
+    async with raw_http(daemon) as client:
+        await client.initialize()
+        message: dict[str, Any] = (await client.request("tools/call", {"name": "web__echo", "arguments": {}})).message
+        return message
+
+
+async def test_a_person_logs_in_with_one_command(house: Daemon, server: OAuthServer) -> None:
+    """A newcomer's second command: the address is shown with its host, the browser's answer ends the wait."""
+    refused = await call(house)
+    assert refused["error"]["data"]["reason"] == "needs_login"
+    assert "coffer mcp login web" in refused["error"]["message"]
+    assert server.authorized == []  # a call never begins a login
+    process = await asyncio.create_subprocess_exec(
+        COFFER,
+        *("mcp", "login", "web", "--no-browser"),
+        env=house.env,
+        stdin=subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        said = (await process.stderr.readline()).decode()
+        assert server.base.removeprefix("http://") in said
+        status, page = await visit((await process.stderr.readline()).decode().strip())
+        assert (status, "logged in to web" in page) == (200, True), page
+        out, err = await process.communicate()
+    assert process.returncode == exits.OK, (out, err)
+    assert "✓ web is ready: 1 tool" in out.decode()
+    assert "result" in await call(house)
+    asked = server.authorized[0]
+    assert asked["resource"] == server.url  # the token is for this server alone
+    assert server.forms[0]["code_verifier"]
+    # K02: what the login brought is nowhere but in the encrypted store.
+    await asyncio.to_thread(house.stop)
+    found = [
+        path
+        for path in sorted(house.home.rglob("*"))
+        if path.is_file() and any(token.encode() in path.read_bytes() for token in server.tokens())
+    ]
+    assert found == []
+    # The login outlives the daemon.
+    await asyncio.to_thread(house.start)
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    assert "result" in await call(house)
+    assert (len(server.authorized), server.registrations) == (1, 1)
+
+
+async def test_calls_after_expiry_share_one_refresh(house: Daemon, server: OAuthServer) -> None:
+    """K09: the refresh token counts once; ten calls at once after expiry put one refresh on the wire, and none fails."""
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    server.expire()
+    async with raw_http(house) as client:
+        await client.initialize()
+        answers = await asyncio.gather(
+            *(client.request("tools/call", {"name": "web__echo", "arguments": {"n": n}}) for n in range(10))
+        )
+    assert all("result" in answer.message for answer in answers)
+    assert server.refreshes == 1
+    assert sorted(one["arguments"]["n"] for one in server.calls) == list(range(10))  # each was executed once
+
+
+async def test_a_revoked_login_asks_for_another(house: Daemon, server: OAuthServer) -> None:
+    """K10: one attempt to refresh, then the state and a readable error; a new login mends it, registered as before."""
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    server.revoke()
+    answer = await call(house)
+    assert answer["error"]["data"]["reason"] == "needs_login"
+    assert "revoked" in answer["error"]["message"]
+    assert "coffer mcp login web" in answer["error"]["message"]
+    await asyncio.to_thread(house.wait_state, "web", "needs_login")
+    assert server.refreshes == 1
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    assert "result" in await call(house)
+    assert server.registrations == 1
+
+
+async def test_an_authorization_server_in_trouble_costs_no_login(house: Daemon, server: OAuthServer) -> None:
+    """A refresh that fails for the moment keeps the login, says so, and goes well later."""
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    server.expire()
+    server.token_status = 503
+    answer = await call(house)
+    assert answer["error"]["data"]["reason"] != "needs_login"
+    assert "HTTP 503" in answer["error"]["message"]
+    assert "The login is kept" in answer["error"]["message"]
+    server.token_status = 0
+    await api(house, "POST", "/resources/mcp_server/web/restart")
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    assert "result" in await call(house)
+    assert len(server.authorized) == 1
+
+
+async def test_logout_forgets_the_login(house: Daemon, server: OAuthServer) -> None:
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    code, out, err = await cli(house, "mcp", "logout", "web")
+    assert (code, "web is logged out" in out) == (exits.OK, True), err
+    await asyncio.to_thread(house.wait_state, "web", "needs_login")
+    _, out, _ = await cli(house, "mcp", "logout", "web")
+    assert "had no login" in out
+    events = [row["event"] for row in (await api(house, "GET", "/audit"))["audit"]]
+    assert {"mcp_server.login", "mcp_server.logout"} <= set(events)
+
+
+async def test_the_callback_takes_each_state_once(house: Daemon, server: OAuthServer) -> None:
+    """Without a token, the state is all that guards the callback: a wrong or used one changes nothing."""
+    started = await api(house, "POST", "/resources/mcp_server/web/login")
+    callback = house.url("/oauth/callback")
+    for query in ("", "?code=x", "?code=x&state=guess", "?code=x&state=a&state=b"):
+        assert (await visit(callback + query))[0] == 400
+    assert (await visit(started["url"]))[0] == 200
+    again = await visit(f"{callback}?code=x&state={state_of(started['url'])}")
+    assert again[0] == 400
+    assert len(server.families) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"denied": True}, "access_denied"),
+        ({"issuer_in_answer": "https://evil.example"}, "iss"),
+        ({"token_status": 500}, "500"),
+    ],
+)
+async def test_a_login_that_fails_says_why(
+    house: Daemon, server: OAuthServer, change: dict[str, Any], words: str
+) -> None:
+    """The person said no; another issuer answers (mix-up); the token endpoint fails. Nothing is stored."""
+    for key, value in change.items():
+        setattr(server, key, value)
+    outcome = await log_in(house)
+    assert outcome["state"] == "failed"
+    assert words in outcome["error"]
+    assert (await call(house))["error"]["data"]["reason"] == "needs_login"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["file:///etc/passwd", "javascript:alert(1)", "http://x/$(touch p)", 'https://h/";id;"']
+)
+async def test_a_hostile_authorization_address_is_not_opened(
+    house: Daemon, server: OAuthServer, endpoint: str, tmp_path: Path
+) -> None:
+    """K13: only web addresses, and nothing a shell could take for a command; no browser is started on another."""
+    server.metadata = {"authorization_endpoint": endpoint}
+    opened = tmp_path / "opened"
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$1" >> {opened}\n', encoding="utf-8")
+    script.chmod(0o755)
+    house.extra_env["BROWSER"] = str(script)
+    with pytest.raises(ApiError) as refused:
+        started = await api(house, "POST", "/resources/mcp_server/web/login")
+        # Whatever is let through has become harmless on the way.
+        assert not set(started["url"]) & set("$();\"'` "), json.dumps(started)
+        raise ApiError(409, {"error": {"code": "no_login"}})
+    assert refused.value.code == "no_login"
+    assert not opened.exists()
