@@ -1,16 +1,17 @@
 """A call on behalf of an operator: no client, no stream, one outcome.
 
-Owns the request that management makes of the router, and the sink that waits for its outcome.
+Owns the request that management makes of the router, the sink that waits for its outcome, and how long. Never
+routes or sends.
 """
 
 import asyncio
 import secrets
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from coffer_common import frames, protocol
-from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, CallRequest, Failure, Principal, Scope
+from coffer_common import errors, frames, protocol
+from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, CallRequest, CallSink, Failure, Principal, Scope, failure
 
 SESSION: Final = "management"
 """One for all, so that a second call finds the connection that the first one opened."""
@@ -64,3 +65,30 @@ class Outcome:
         """It did not."""
         if not self.future.done():
             self.future.set_result((False, failure.error))
+
+
+class Calling(Protocol):
+    """What it takes of a router."""
+
+    def start_call(self, request: CallRequest, sink: CallSink) -> int:
+        """Begin a call; its number."""
+
+    def cancel(self, corr: int, reason: str) -> None:
+        """Nobody wants its answer any more."""
+
+
+async def outcome_of(router: Calling, request: CallRequest, timeout: float) -> tuple[bool, bytes]:
+    """Make a call and wait ``timeout`` seconds for its end: (True, result) or (False, JSON-RPC error object)."""
+    outcome = Outcome(asyncio.get_running_loop().create_future())
+    corr = router.start_call(request, outcome)
+    try:
+        async with asyncio.timeout(timeout):
+            return await outcome.future
+    except TimeoutError:
+        router.cancel(corr, "the caller's time was up")
+        server = request.scope.server
+        text = f"server '{server}' did not answer within {timeout:g} s"
+        return False, failure(errors.TOTAL_LIMIT, text, "legacy", server=server).error
+    except asyncio.CancelledError:
+        router.cancel(corr, "the caller left")
+        raise

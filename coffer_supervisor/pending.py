@@ -1,7 +1,7 @@
 """The calls in flight: one table for the router that fills it and the supervision that shows it.
 
-Owns the table, its indexes by session and server, and correlation numbers, which are never reused. Never sends
-or answers anything.
+Owns the table, its indexes by session and server, the supervisor's own requests with where their answers go, and
+correlation numbers, which are never reused. Never sends anything, nor answers a client.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Final
 
 from coffer_common.frames import CapabilityType
 from coffer_supervisor.channel import Peer
-from coffer_supervisor.core.calls import CallRequest, CallSink
+from coffer_supervisor.core.calls import CallRequest, CallSink, Failure
 from coffer_supervisor.core.deadlines import Deadlines
 
 TYPE_OF: Final[dict[str, CapabilityType]] = {
@@ -43,6 +43,14 @@ class Pending:
     def session(self) -> str:
         """The session it belongs to."""
         return self.request.caller.session
+
+
+class RefusedByWorker(Exception):
+    """A worker answered a request of the supervisor's own with an error (``failure``), or was lost before it did."""
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
 
 
 class Calls:
@@ -111,3 +119,21 @@ class Calls:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.requests[corr] = (server, future)
         return corr, future
+
+    def answered(self, server: str, corr: int, answer: bytes | Failure) -> bool:
+        """A worker's answer to such a request. False if there is none of that number (any more) for that server."""
+        owner, future = self.requests.get(corr, ("", None))
+        if future is None or owner != server:
+            return False
+        if not future.done():
+            if isinstance(answer, Failure):
+                future.set_exception(RefusedByWorker(answer.message, answer))
+            else:
+                future.set_result(answer)
+        return True
+
+    def unanswered(self, server: str, reason: str, corr: int | None = None) -> None:
+        """No answer will come from that server's worker: to any such request, or to ``corr`` alone."""
+        for number, (owner, future) in list(self.requests.items()):
+            if owner == server and corr in (None, number) and not future.done():
+                future.set_exception(RefusedByWorker(reason))

@@ -30,13 +30,13 @@ from coffer_supervisor.core.calls import (
 )
 from coffer_supervisor.core.catalogue import Catalogues
 from coffer_supervisor.lists import Lists
-from coffer_supervisor.outcome import Outcome, management_request
+from coffer_supervisor.outcome import management_request, outcome_of
 from coffer_supervisor.pending import TYPE_OF, Calls, Pending
 from coffer_supervisor.recording import Recorder
 from coffer_supervisor.scoping import Scoping
 from coffer_supervisor.sending import Sending
 from coffer_supervisor.subscribing import Subscriptions
-from coffer_supervisor.supervision import RefusedByWorker, Supervision
+from coffer_supervisor.supervision import Supervision
 
 _log: Final = logging.getLogger(__name__)
 
@@ -193,18 +193,7 @@ class Router:
         view = self._supervision.view(server)
         modern = view is not None and view.era == "modern"
         request = management_request(server, tool, arguments, client, modern=modern)
-        outcome = Outcome(self._loop.create_future())
-        corr = self.start_call(request, outcome)
-        try:
-            async with asyncio.timeout(timeout):
-                return await outcome.future
-        except TimeoutError:
-            self.cancel(corr, "the caller's time was up")
-            text = f"server '{server}' did not answer within {timeout:g} s"
-            return False, failure(errors.TOTAL_LIMIT, text, "legacy", server=server).error
-        except asyncio.CancelledError:
-            self.cancel(corr, "the caller left")
-            raise
+        return await outcome_of(self, request, timeout)
 
     # ---- routing and sending
 
@@ -282,7 +271,7 @@ class Router:
     def _on_reply(self, peer: Peer, frame: frames.Reply, payload: bytes) -> None:
         call = self._calls.table.get(frame.corr)
         if call is None or call.peer is not peer:
-            self._answered(peer, frame.corr, payload, None)
+            self._answered(peer, frame.corr, payload)
             return
         self._end(frame.corr)
         self._recorder.ended(call, "error" if frame.error else "ok", None, self._loop.time())
@@ -292,23 +281,16 @@ class Router:
         found = passed_failure(frame.code, payload, frame.message, frame.reason, frame.status)
         call = self._calls.table.get(frame.corr)
         if call is None or call.peer is not peer:
-            self._answered(peer, frame.corr, payload, found)
+            self._answered(peer, frame.corr, found)
             return
         self._end(frame.corr)
         self._recorder.failed(call, found, self._loop.time())
         call.sink.fail(found)
 
-    def _answered(self, peer: Peer, corr: int, payload: bytes, found: Failure | None) -> None:
+    def _answered(self, peer: Peer, corr: int, answer: bytes | Failure) -> None:
         """An answer to a request of the supervisor's own, or one that nobody waits for any more."""
-        request = self._calls.requests.get(corr)
-        if request is None or request[0] != peer.name:
+        if not self._calls.answered(peer.name, corr, answer):
             self._channel.dropped += 1
-            return
-        if not request[1].done():
-            if found is None:
-                request[1].set_result(payload)
-            else:
-                request[1].set_exception(RefusedByWorker(found.message, found))
 
     # ---- what belongs to a call in between
 
@@ -353,9 +335,7 @@ class Router:
         for call in [call for call in self._calls.by_server.get(name, {}).values() if call.peer is peer]:
             text = f"server '{name}': {reason}; whether the call was carried out is not known"
             self._fail(call, errors.WORKER_LOST, text, server=name)
-        for server, future in list(self._calls.requests.values()):
-            if server == name and not future.done():
-                future.set_exception(RefusedByWorker(reason))
+        self._calls.unanswered(name, reason)
 
     def ready(self, name: str) -> None:
         """A worker's upstream became ready: subscriptions are made again."""
@@ -376,10 +356,8 @@ class Router:
                 self._fail(call, errors.WORKER_BUSY, text, server=peer.name)
             else:
                 self._fail(call, errors.WORKER_LOST, f"the worker of server '{peer.name}' is gone", server=peer.name)
-        elif corr in self._calls.requests:
-            future = self._calls.requests[corr][1]
-            if not future.done():
-                future.set_exception(RefusedByWorker(f"the worker of server '{peer.name}' is {trouble}"))
+        elif corr:
+            self._calls.unanswered(peer.name, f"the worker of server '{peer.name}' is {trouble}", corr)
 
     # ---- deadlines
 

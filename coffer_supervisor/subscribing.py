@@ -14,9 +14,9 @@ from coffer_common import errors, frames
 from coffer_supervisor.channel import Channel
 from coffer_supervisor.core import routing
 from coffer_supervisor.core.calls import CallError, Principal, Scope, failure
-from coffer_supervisor.pending import Calls
+from coffer_supervisor.pending import Calls, RefusedByWorker
 from coffer_supervisor.scoping import Scoping
-from coffer_supervisor.supervision import RefusedByWorker, Supervision
+from coffer_supervisor.supervision import Supervision
 
 _ANSWER_SECONDS: Final = 30.0
 _log: Final = logging.getLogger(__name__)

@@ -13,11 +13,10 @@ from coffer_common import frames
 from coffer_common.paths import Home
 from coffer_supervisor.channel import Channel
 from coffer_supervisor.core import lifecycle_words as words
-from coffer_supervisor.core.calls import Failure
 from coffer_supervisor.core.catalogue import Catalogues
 from coffer_supervisor.core.lifecycle import Lifecycle
 from coffer_supervisor.credentials import CredentialVault
-from coffer_supervisor.pending import Calls
+from coffer_supervisor.pending import Calls, RefusedByWorker
 from coffer_supervisor.pulse import Pulse
 from coffer_supervisor.reports import Reports
 from coffer_supervisor.store import NotFound, Resource, Store
@@ -32,21 +31,13 @@ from coffer_supervisor.upstream import (
 )
 from coffer_supervisor.workers import Dispatcher, Workers
 
-__all__ = ["CallView", "CapabilityView", "RefusedByWorker", "Supervision", "UpstreamView"]
+__all__ = ["CallView", "CapabilityView", "Supervision", "UpstreamView"]
 
 FIRST_DISCOVERY_SECONDS: Final = 15.0
 REFRESH_SECONDS: Final = 60.0
 DUMP_SECONDS: Final = 3.0
 
 _log: Final = logging.getLogger(__name__)
-
-
-class RefusedByWorker(Exception):
-    """A worker answered a request of the supervisor's own with an error (``failure``), or was lost before it did."""
-
-    def __init__(self, message: str, failure: Failure | None = None) -> None:
-        super().__init__(message)
-        self.failure = failure
 
 
 class Supervision:

@@ -9,7 +9,7 @@ worker's own exits count.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from coffer_common.frames import UpstreamState
 from coffer_common.restart import Policy, Restarts
@@ -32,6 +32,8 @@ from coffer_supervisor.core.lifecycle_words import (
     Greeted,
     Kill,
     Lost,
+    Next,
+    Phase,
     Queue,
     Reconfigure,
     Release,
@@ -44,20 +46,6 @@ from coffer_supervisor.core.lifecycle_words import (
     Unqueue,
     Unresponsive,
 )
-
-Phase = Literal[
-    "disabled",  # not wanted
-    "queued",  # wanted; waits until few enough others are starting
-    "forking",  # the fork server was asked
-    "greeting",  # it runs; its Hello is awaited
-    "running",  # configured; its own State frames say how the upstream is
-    "suspect",  # silent or stuck: asked for its stacks, about to be killed
-    "killed",  # killed for a reason; its exit is awaited
-    "stopping",  # asked to stop; its exit is awaited
-    "waiting",  # it crashed, or cannot be configured; tried again later
-    "removed",
-]
-Next = Literal["start", "disabled", "removed"]
 
 HELLO_SECONDS: Final = 30.0
 DUMP_SECONDS: Final = 1.0
@@ -346,24 +334,25 @@ def _on_timers(phase: Phase, **handlers: Handler) -> dict[tuple[Phase, type], Ha
     return {(phase, Fired): handler}
 
 
+def _ignored(phase: Phase, *events: type) -> dict[tuple[Phase, type], Handler]:
+    """They may come in that phase, and change nothing."""
+    return {(phase, event): _nothing for event in events}
+
+
 def _late(phase: Phase) -> dict[tuple[Phase, type], Handler]:
     """A worker may have ended before the news of its fork is heard."""
-    return {(phase, Forked): _nothing, (phase, Greeted): _nothing, **_on_timers(phase)}
+    return {**_ignored(phase, Forked, Greeted), **_on_timers(phase)}
 
 
 _TABLE: Final[dict[tuple[Phase, type], Handler]] = {
     ("disabled", Enable): _queue,
-    ("disabled", Disable): _nothing,
     ("disabled", Remove): _gone,
-    ("disabled", Reconfigure): _nothing,
-    ("disabled", Restart): _nothing,
+    **_ignored("disabled", Disable, Reconfigure, Restart),
     **_late("disabled"),
     ("queued", Granted): _granted,
-    ("queued", Enable): _nothing,
     ("queued", Disable): _unqueue,
     ("queued", Remove): _unqueue_gone,
-    ("queued", Reconfigure): _nothing,
-    ("queued", Restart): _nothing,
+    **_ignored("queued", Enable, Reconfigure, Restart),
     **_late("queued"),
     **_wishes("forking", _then),
     ("forking", Forked): _forked,
@@ -377,36 +366,28 @@ _TABLE: Final[dict[tuple[Phase, type], Handler]] = {
     ("greeting", Exited): _down,
     **_on_timers("greeting", hello=_no_hello, slot=_release),
     **_wishes("running", _then, drains=True),
-    ("running", Forked): _nothing,
     ("running", Reported): _reported,
     ("running", Unresponsive): _suspect,
-    ("running", Dumped): _nothing,
     ("running", Exited): _down,
+    **_ignored("running", Forked, Dumped),
     **_on_timers("running", slot=_release),
     **_wishes("suspect", _kill_for),
-    ("suspect", Reported): _nothing,
-    ("suspect", Unresponsive): _nothing,
     ("suspect", Dumped): _kill,
     ("suspect", Exited): _killed_down,
+    **_ignored("suspect", Reported, Unresponsive),
     **_on_timers("suspect", dump=_kill),
     **_wishes("killed", _then),
-    ("killed", Greeted): _nothing,
-    ("killed", Reported): _nothing,
-    ("killed", Unresponsive): _nothing,
-    ("killed", Dumped): _nothing,
     ("killed", Exited): _killed_down,
+    **_ignored("killed", Greeted, Reported, Unresponsive, Dumped),
     **_on_timers("killed"),
     **_wishes("stopping", _then),
     ("stopping", Enable): _then("start", "the server was enabled again"),
-    ("stopping", Restart): _nothing,
     ("stopping", Forked): _forked_unwanted,
     ("stopping", ForkFailed): _rest,
     ("stopping", Unconfigurable): _rest,
-    ("stopping", Greeted): _nothing,
-    ("stopping", Reported): _nothing,
     ("stopping", Unresponsive): _kill_stopping,
-    ("stopping", Dumped): _nothing,
     ("stopping", Exited): _rest,
+    **_ignored("stopping", Restart, Greeted, Reported, Dumped),
     **_on_timers("stopping", stop=_kill_stopping),
     ("waiting", Enable): _nothing,
     ("waiting", Disable): _disabled,

@@ -1,4 +1,4 @@
-"""The words of a worker's life: what happens to it (events), and what is to be done about it (effects).
+"""The words of a worker's life: its phases, what happens to it (events), what is to be done about it (effects).
 
 Owns the vocabulary that ``lifecycle`` and its shell share; decides nothing. ``incarnation`` says which worker an
 event is about; those of an older one are ignored.
@@ -9,6 +9,19 @@ from typing import Literal
 
 from coffer_common.frames import UpstreamState
 
+Phase = Literal[
+    "disabled",  # not wanted
+    "queued",  # wanted; waits until few enough others are starting
+    "forking",  # the fork server was asked
+    "greeting",  # it runs; its Hello is awaited
+    "running",  # configured; its own State frames say how the upstream is
+    "suspect",  # silent or stuck: asked for its stacks, about to be killed
+    "killed",  # killed for a reason; its exit is awaited
+    "stopping",  # asked to stop; its exit is awaited
+    "waiting",  # it crashed, or cannot be configured; tried again later
+    "removed",
+]
+Next = Literal["start", "disabled", "removed"]
 TimerName = Literal["hello", "dump", "stop", "retry", "slot"]
 
 # ---- events
