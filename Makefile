@@ -6,6 +6,7 @@ STAMP := $(VENV)/.coffer-setup
 PACKAGES := coffer_common coffer_supervisor coffer_worker coffer_cli coffer_migrations
 SOURCES := coffer_common coffer_supervisor coffer_worker cli migrations tests bench setup.py
 PYTEST := $(BIN)/python -m pytest
+JOBS ?= 3
 MINUTES ?= 10
 
 # The first interpreter that is new enough.
@@ -31,8 +32,10 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 run: setup ## start the daemon, register demo servers, call a tool, print what to paste into a client
 	@sh scripts/demo.sh $(abspath $(BIN))
 
-test: setup ## the whole test suite
-	$(PYTEST)
+# What measures, or drives a suite that measures, runs by itself afterwards.
+test: setup ## the whole test suite (JOBS=1: one test at a time)
+	@failed=0; $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone" || failed=$$?; \
+		$(PYTEST) -m alone || failed=$$?; exit $$failed
 
 e2e: setup ## only the end-to-end tests
 	$(PYTEST) tests/e2e

@@ -19,9 +19,9 @@ import msgspec
 from coffer_common import clock, discovery, flocks, log
 from coffer_common.discovery import DaemonInfo
 from coffer_common.paths import Home
+from coffer_common.ports import VARIABLE, BadPorts, port_range
 from coffer_common.version import VERSION
 
-PORTS: Final = range(8000, 8010)
 LOOPBACK: Final = "127.0.0.1"
 BACKLOG: Final = 512
 PREDECESSOR_SECONDS: Final = 30.0
@@ -78,18 +78,24 @@ class Claimed:
         self.alive.release()
 
 
-def claim(home: Home, *, ports: Iterable[int] = PORTS, wait: float = PREDECESSOR_SECONDS) -> Claimed:
-    """Becomes the daemon of ``home``, which exists. Raises StartError, with nothing left behind.
+def claim(home: Home, *, ports: Iterable[int] | None = None, wait: float = PREDECESSOR_SECONDS) -> Claimed:
+    """Becomes the daemon of ``home``, which exists, on one of ``ports`` (None: those that the environment names).
+
+    Raises StartError, with nothing left behind.
 
     A predecessor that is shutting down is waited for, at most ``wait`` seconds.
     """
+    try:
+        known = port_range() if ports is None else ports
+    except BadPorts as error:
+        raise StartError(str(error)) from None
     alive = _claim_life(home, wait)
     with contextlib.ExitStack() as undo:
         undo.callback(alive.release)
         if discovery.read_info(home) in ("invalid", "other_version"):
             _log.warning("daemon.json was not readable and is written anew", copy=str(discovery.keep_backup(home)))
         port, token = discovery.salvaged(home)
-        tcp = claim_port(port, ports)
+        tcp = claim_port(port, known)
         undo.callback(tcp.close)
         api = listen_unix(home.api_sock)
         undo.callback(api.close)
@@ -114,7 +120,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
-def claim_port(last: int | None, ports: Iterable[int] = PORTS) -> socket.socket:
+def claim_port(last: int | None, ports: Iterable[int]) -> socket.socket:
     """A listening loopback socket on the first free port: the last one used, then in order. StartError: none free."""
     known = list(ports)
     for port in dict.fromkeys([last, *known] if last in known else known):
@@ -131,7 +137,7 @@ def claim_port(last: int | None, ports: Iterable[int] = PORTS) -> socket.socket:
         return sock
     raise StartError(
         f"ports {known[0]} to {known[-1]} on {LOOPBACK} are all taken by other programs; "
-        f"end one of them (who holds them: ss -ltnp) and start again"
+        f"end one of them (who holds them: ss -ltnp), or name other ports ({VARIABLE}=8100-8109), and start again"
     )
 
 

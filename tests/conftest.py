@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from tests.support.daemon import Daemon
 from tests.support.leaks import HOMES, no_leaks
 
 __all__ = ["no_leaks"]
+
+# Test processes that run side by side keep out of each other's ports.
+if (number := os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")).isdigit():
+    os.environ["COFFER_PORTS"] = f"{8100 + 10 * int(number)}-{8109 + 10 * int(number)}"
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from coffer_cli.errors import CliError
 from coffer_common.api import CredentialStore, ResourceList, ResourceView, Unreadable
 from coffer_common.discovery import DaemonInfo
 from coffer_common.paths import Home
+from coffer_common.ports import VARIABLE, BadPorts, port_range
 from coffer_common.version import VERSION, newer
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _LAUNCHERS: Final = {
     "docker": "only servers in containers need it",
 }
 _OWN: Final = ("coffer", "coffer-daemon", "coffer-shim")
-_PORTS: Final = range(8000, 8010)
 _LOOPBACK: Final = "127.0.0.1"
 _UNWELL: Final = {"failed": "fail", "backoff": "warn", "needs_login": "warn"}
 
@@ -144,11 +144,16 @@ def ports(running: bool) -> list[Check]:
     """Whether a port is free for a daemon that does not run."""
     if running:
         return []
-    free = [port for port in _PORTS if _free(port)]
+    try:
+        known = port_range()
+    except BadPorts as error:
+        return [Check(name="ports", status="fail", message=str(error), hint=f"set {VARIABLE} right, or unset it")]
+    free = [port for port in known if _free(port)]
     if free:
-        return [Check(name="ports", status="ok", message=f"{len(free)} of {len(_PORTS)} free, the first is {free[0]}")]
-    message = f"{_PORTS[0]} to {_PORTS[-1]} are all taken"
-    return [Check(name="ports", status="fail", message=message, hint="end one of their holders; see: ss -ltnp")]
+        return [Check(name="ports", status="ok", message=f"{len(free)} of {len(known)} free, the first is {free[0]}")]
+    message = f"{known[0]} to {known[-1]} are all taken"
+    hint = f"end one of their holders (see: ss -ltnp), or name other ports: {VARIABLE}=8100-8109"
+    return [Check(name="ports", status="fail", message=message, hint=hint)]
 
 
 def _free(port: int) -> bool:

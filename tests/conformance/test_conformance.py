@@ -12,7 +12,7 @@ from tests.conformance.gateway import reference
 from tests.conformance.install import Suite, installed
 from tests.conformance.suite import Run
 
-pytestmark = [pytest.mark.conformance, pytest.mark.slow]
+pytestmark = [pytest.mark.conformance, pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="session")

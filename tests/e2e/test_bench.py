@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.upstreams import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.mark.timeout(240)

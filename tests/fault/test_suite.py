@@ -15,7 +15,7 @@ from tests.fault.suite.faults import CASES
 from tests.fault.suite.measure import Call, Row
 from tests.fault.suite.play import play
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 QUICK = [case for case in CASES if case.quick]
 SLACK_MS = 200.0

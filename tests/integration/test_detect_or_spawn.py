@@ -14,6 +14,7 @@ import pytest
 
 from coffer_common import discovery, flocks, spawn
 from coffer_common.paths import Home
+from coffer_common.ports import port_range
 from tests.support import procs
 from tests.support.daemon import DAEMON, Daemon
 from tests.support.standin import StandIn
@@ -127,9 +128,17 @@ async def test_files_are_private(standin: StandIn) -> None:
 async def test_token_and_port_survive_a_stop_and_a_crash(standin: StandIn) -> None:
     home = home_of(standin)
     home.ensure()
-    last = {"version": 1, "pid": 2**22 + 1, "port": 8007, "token": "k" * 32, "started_at": "", "binary_path": ""}
+    port = port_range()[7]
+    last = {
+        "version": 1,
+        "pid": 2**22 + 1,
+        "port": port,
+        "token": "k" * 32,
+        "started_at": "",
+        "binary_path": "",
+    }
     home.daemon_json.write_text(json.dumps(last))
-    seen = {(8007, "k" * 32)}
+    seen = {(port, "k" * 32)}
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
         starter(standin).communicate()
         info = standin.daemon.info
@@ -171,7 +180,9 @@ async def test_a_daemon_json_of_another_release_keeps_port_and_token(standin: St
     home = home_of(standin)
     home.ensure()
     token = "t" * 32
-    home.daemon_json.write_text(json.dumps({"version": 2, "pid": {"new": "shape"}, "port": 8009, "token": token}))
+    home.daemon_json.write_text(
+        json.dumps({"version": 2, "pid": {"new": "shape"}, "port": port_range()[9], "token": token})
+    )
     starter(standin).communicate()
     assert (standin.daemon.info["version"], standin.daemon.token) == (1, token)
 
@@ -199,7 +210,8 @@ async def test_all_ports_taken_is_a_clear_error_and_a_non_zero_exit(standin: Sta
     import socket
 
     held = []
-    for port in range(8000, 8010):
+    ports = port_range()
+    for port in ports:
         sock = socket.socket()
         try:
             sock.bind(("127.0.0.1", port))
@@ -211,8 +223,8 @@ async def test_all_ports_taken_is_a_clear_error_and_a_non_zero_exit(standin: Sta
     try:
         done = foreground(standin)
         assert done.returncode == 1
-        assert "8000 to 8009" in done.stderr
-        assert "8000 to 8009" in starter(standin).communicate()[1]
+        assert f"{ports[0]} to {ports[-1]}" in done.stderr
+        assert f"{ports[0]} to {ports[-1]}" in starter(standin).communicate()[1]
     finally:
         for sock in held:
             sock.close()

@@ -29,7 +29,7 @@ from tests.support.wait import wait_until
 BIN = Path(sys.executable).parent
 COFFER, DAEMON, SHIM = (str(BIN / name) for name in ("coffer", "coffer-daemon", "coffer-shim"))
 # What a user's shell would give; nothing of the test's own environment leaks in.
-INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "COVERAGE_PROCESS_START")
+INHERITED = ("PATH", "COFFER_PORTS", "LANG", "LC_ALL", "TZ", "TMPDIR", "COVERAGE_PROCESS_START")
 
 
 class ApiError(Exception):
