@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,6 +94,11 @@ NOT_REST = frozenset(
 )
 # Read by programs, not by people.
 NOT_COMMANDS = frozenset({"openapi.show", "exposition.show"})
+# A login needs a server that asks for one: their own tests try these.
+LOGINS = frozenset({"mcp login", "mcp logout"})
+LOGIN_OPERATIONS = frozenset({"logins.begin", "logins.wait", "logins.logout"})
+# What a command asks for only where it prints for people.
+FOR_PEOPLE = (("credential", "list"),)
 NOT_THERE: dict[tuple[str, ...], int] = {("ps", "kill", "c-123456"): exits.NOT_FOUND}
 
 
@@ -129,22 +136,54 @@ def asked(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+def documented() -> dict[str, tuple[set[str], set[str]]]:
+    """By command: the top-level keys of its JSON that docs/cli.md names, and those of them that may be absent."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for row in page.partition("### `--json`")[2].partition("\n## ")[0].splitlines():
+        commands, _, rest = row.removeprefix("| ").partition(" | ")
+        keys, _, optional = rest.partition(" | ")[0].partition("(")
+        always, sometimes = set(re.findall(r"`(\w+)`", keys)), set(re.findall(r"`(\w+)`", optional))
+        for one in re.findall(r"`([^`]+)`", commands):
+            first, *others = one.split(" / ")
+            noun = first.rpartition(" ")[0]
+            for name in (first, *(f"{noun} {other}" for other in others)):
+                found[name] = (always, sometimes)
+    return found
+
+
+def as_json(words: tuple[str, ...]) -> list[str]:
+    """The command with --json, before what belongs to the server's own command."""
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], "--json", *words[end:]]
+
+
+def named(words: tuple[str, ...], page: dict[str, Any]) -> str:
+    """The longest name on the page that a command line begins with; what is optional stands in capitals or dashes."""
+    line = " ".join(words).replace("ps files", "ps NAME").replace("get key --reveal", "get --reveal")
+    return max((name for name in page if f"{line} ".startswith(f"{name} ")), key=len, default="")
+
+
 def test_every_operation_has_its_command(asked: list[str]) -> None:
-    """Whatever the API can do, the command line does through it; no command goes another way."""
-    silent = []
+    """Whatever the API can do, the command line does through it; its JSON has the keys that the page promises."""
+    page = documented()
     for words in COMMANDS:
         before = len(asked)
-        done = CliRunner().invoke(main.app, list(words), input="a secret\n")
+        done = CliRunner().invoke(main.app, as_json(words), input="a secret\n")
         code = getattr(done.exception, "code", 1) if done.exception is not None else exits.OK
         assert code == NOT_THERE.get(words, exits.OK), (words, done.output, done.exception)
-        if len(asked) == before:
-            silent.append(words)
-    assert silent == []
-    assert {openapi.operation_id(route) for route in routes.ROUTES} - set(asked) == NOT_COMMANDS
+        assert len(asked) > before, f"{words} asked the daemon nothing"
+        if code == exits.OK:
+            keys = set(json.loads(done.stdout))
+            always, sometimes = page[named(words, page)]
+            assert always <= keys <= always | sometimes, words
+        if words in FOR_PEOPLE:
+            assert CliRunner().invoke(main.app, list(words)).exit_code == exits.OK
+    assert {openapi.operation_id(route) for route in routes.ROUTES} - set(asked) - LOGIN_OPERATIONS == NOT_COMMANDS
 
 
 def test_every_command_is_tried() -> None:
     """A command that is new stands in one of the two lists above."""
     known = set(tree(vars(typer.main.get_command(main.app))["commands"]))
     tried = {name for name in known for words in COMMANDS if words[: len(name.split())] == tuple(name.split())}
-    assert known - tried == NOT_REST
+    assert known - tried - LOGINS == NOT_REST
