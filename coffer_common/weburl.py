@@ -7,7 +7,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-_ODD: Final = re.compile(r"[\x00-\x20\x7f-\uffff\\\"'<>`|;$()\[\]{}^]")
+_ODD: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`|;$()\[\]{}^]")
 MOST_CHARS: Final = 8192
 
 

@@ -46,6 +46,11 @@ class Login:
     error: str = ""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def well(self) -> bool:
+        """Whether it is over, and went well."""
+        return self.done and not self.error
+
 
 def reference(server: str) -> str:
     """The name under which the outcome of a server's login is kept; no credential of a person's can be named so."""
@@ -140,7 +145,7 @@ class Logins:
         )
         self._channel.send(login.peer, frame)
         await self._moved(login, RESULT_SECONDS)
-        return login.done and not login.error, login.server
+        return login.well, login.server
 
     # ---- the worker
 

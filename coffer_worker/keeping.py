@@ -41,7 +41,8 @@ class Keeping:
         await self._ask(corr, frames.StoreSecret(corr, REF, value))
 
     async def _ask(self, corr: int, frame: frames.LoadSecret | frames.StoreSecret) -> frames.Secret:
-        future = self._waiting[corr] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[frames.Secret] = asyncio.get_running_loop().create_future()
+        self._waiting[corr] = future
         try:
             self._outlet.send(frame)
             async with asyncio.timeout(_SECONDS):

@@ -7,8 +7,7 @@ from coffer_common import weburl
 from coffer_common.api import LoggedOut, LoginStarted, LoginStatus
 from coffer_supervisor.credentials import CredentialError
 from coffer_supervisor.logins import LoginError
-from coffer_supervisor.management.credentials import from_credential
-from coffer_supervisor.management.errors import ApiError, missing
+from coffer_supervisor.management.errors import ApiError, from_credential, missing
 from coffer_supervisor.management.request import Answer, Request
 from coffer_supervisor.management.servers import running
 

@@ -184,7 +184,9 @@ class Client:
         with _told(self.place.shown):
             for _ in range(http_rules.MAX_REDIRECTS + 1):
                 response = await send(token)
-                if response.status_code == 401 and (another := await self._another(response, token)):
+                for _ in range(1 if token else 2):  # what was stored may be void by now, and is renewed then
+                    if response.status_code != 401 or not (another := await self._another(response, token)):
+                        break
                     # Refused before it was executed: once more, with another token.
                     token = another
                     response = await send(token)

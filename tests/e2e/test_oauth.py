@@ -1,4 +1,4 @@
-"""Logins to servers at a URL, against an authorization server that the test runs: the whole house, as a person has it."""
+"""Logins to servers at a URL, against an authorization server that the test runs: the whole house."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_person_logs_in_with_one_command(house: Daemon, server: OAuthSer
 
 
 async def test_calls_after_expiry_share_one_refresh(house: Daemon, server: OAuthServer) -> None:
-    """K09: the refresh token counts once; ten calls at once after expiry put one refresh on the wire, and none fails."""
+    """K09: the refresh token counts once; ten calls at once after expiry cause one refresh, and none fails."""
     assert (await log_in(house))["state"] == "done"
     await asyncio.to_thread(house.wait_state, "web", "ready")
     server.expire()
