@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from coffer_common import jsonrpc, protocol
-from coffer_supervisor.core import tracing
+from coffer_supervisor.core import batch, tracing
 from coffer_supervisor.core.calls import CallError
 from coffer_supervisor.core.session import Session
 from coffer_supervisor.endpoint.http import (
@@ -76,12 +76,14 @@ class LegacyHttp:
         if live is None or live.session.revision != protocol.BATCH_REVISION:
             raise rejected(400, f"a JSON array is no message: batches exist at {protocol.BATCH_REVISION} only")
         try:
-            items = msgspec.json.decode(body, type=list[msgspec.Raw])
+            items = batch.items(body)
+        except batch.TooMany as error:
+            raise rejected(400, str(error)) from None
         except (msgspec.DecodeError, RecursionError) as error:
             raise rejected(400, f"not JSON: {error}", code=protocol.PARSE_ERROR) from None
         if not items:
             raise rejected(400, _EMPTY_BATCH)
-        return await self._batch(entry, live, [bytes(item) for item in items])
+        return await self._batch(entry, live, items)
 
     async def _initialize(self, entry: Entry, envelope: jsonrpc.Envelope) -> web.Response:
         live = self._sessions.open(entry.principal, entry.scope)

@@ -345,6 +345,14 @@ async def test_batches_exist_at_one_revision(raw: RawHttp) -> None:
     assert (await raw.post([])).status == 400
 
 
+async def test_a_batch_is_bounded_in_number(raw: RawHttp) -> None:
+    """H13: a body full of tiny items is refused as a whole, and the error says how many there may be."""
+    await raw.initialize("2025-03-26")
+    refused = await raw.post([{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in range(1001)])
+    assert (refused.status, refused.message["error"]["code"]) == (400, -32600)
+    assert "at most 1000 messages" in refused.message["error"]["message"]
+
+
 # ---- modern requests
 
 
