@@ -8,6 +8,7 @@ looks on the other side (``core.bridge``, ``core.asks``). Source: MCP, Client Fe
 import asyncio
 import itertools
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,8 @@ from coffer_worker.log import UpstreamLog
 from coffer_worker.parking import Parking, Ways, refuse_ask
 from coffer_worker.upstream.connection import Connection
 
+MAX_ASKS: Final = 64
+"""Asks of one connection that may wait for an answer; beyond it an ask is refused at once."""
 _COMPLETE: Final = "notifications/elicitation/complete"
 # An ask that comes while a connection is made for a call belongs to that call, which is sent a moment later.
 _EARLY_SECONDS: Final = 0.5
@@ -89,6 +92,7 @@ class Asking:
         self._open: dict[int, _Open] = {}
         self._rounds: dict[Flight, _Round] = {}
         self._callers: dict[str, frames.Caller] = {}
+        self._early: Counter[int] = Counter()
 
     # ---- a legacy upstream's requests
 
@@ -112,6 +116,9 @@ class Asking:
         # During the handshake nothing is agreed on yet; what was declared stands in the hop once it is.
         declared = _decode(connection.hop.capabilities) if connection.negotiated else None
         refused = bridge.unlawful(wish.method, wish.view(), declared) if declared is not None else None
+        if refused is None and self._waiting(connection) >= MAX_ASKS:
+            message = f"{wish.method}: {MAX_ASKS} requests of this connection wait for an answer already"
+            refused = Unlawful(protocol.INTERNAL_ERROR, message)
         if refused is not None:
             refuse_ask(connection, raw_id, refused)
             return
@@ -122,13 +129,25 @@ class Asking:
         if flight is not None:
             self._of_call(connection, raw_id, wish, flight)
         elif early and (member is None or (session not in (SPARE, SHARED) and not member.answered)):
-            again = lambda: self._asked(connection, raw_id, wish, related, early=False)  # noqa: E731
-            self._loop.call_later(_EARLY_SECONDS, again)
+            self._early[connection.number] += 1
+            self._loop.call_later(_EARLY_SECONDS, self._asked_early, connection, raw_id, wish, related)
         elif caller is not None and caller.era == "legacy":
             self._to_client(_Open(next(self._numbers), session, wish, None, connection, raw_id), caller)
         else:
             message = f"{wish.method}: no request of a client is open that this could belong to"
             refuse_ask(connection, raw_id, Unlawful(protocol.INVALID_PARAMS, message))
+
+    def _asked_early(self, connection: Connection, raw_id: bytes, wish: Wish, related: Any) -> None:
+        """The connection should be made by now."""
+        self._early[connection.number] -= 1
+        if not self._early[connection.number]:
+            del self._early[connection.number]
+        self._asked(connection, raw_id, wish, related, early=False)
+
+    def _waiting(self, connection: Connection) -> int:
+        """How many of its asks are open: an upstream that asks without end must not fill our memory."""
+        open_asks = sum(asked.connection is connection for asked in self._open.values())
+        return open_asks + self.parking.waiting(connection) + self._early[connection.number]
 
     def _whose(self, connection: Connection, related: Any) -> Flight | None:
         """The call that an ask belongs to: the transport tells, or else the one on its session's own connection."""

@@ -158,6 +158,11 @@ class Parking:
         flight.client_token = None
         self._ways.arm(parked.expiry)
 
+    def waiting(self, connection: Connection) -> int:
+        """How many asks of that connection nobody has answered yet."""
+        found = (ask for call in self._calls.values() for ask in call.parked.waiting)
+        return sum(ask.connection is connection for ask in found)
+
     def withdrawn(self, connection: Connection, raw_id: bytes) -> None:
         """The upstream cancelled an ask."""
         for call in self._calls.values():

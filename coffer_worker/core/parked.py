@@ -102,10 +102,15 @@ class Parked(Generic[AskT, OutcomeT]):
         """Whether another round is due."""
         return bool(self.shown or self.fresh)
 
+    @property
+    def waiting(self) -> tuple[AskT, ...]:
+        """The asks without an answer, shown or not."""
+        return (*self.shown.values(), *self.fresh.values())
+
     def end(self) -> tuple[AskT, ...]:
         """It is over; the asks that nobody will answer."""
         self.stage = "done"
-        left = (*self.shown.values(), *self.fresh.values())
+        left = self.waiting
         self.shown.clear()
         self.fresh.clear()
         return left

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from coffer_common import frames
+from coffer_worker.asking import MAX_ASKS
 from tests.support.upstreams import Upstream, raw
 from tests.support.wait import wait_for
 from tests.support.worker import Answer, Worker, server_config
@@ -423,3 +424,21 @@ async def test_cancel_between_rounds_is_heard_by_nobody_upstream(tmp_path: Path)
         assert (await worker.answer(await begin(worker, client(), {}))).text == "done"
         assert not upstream.messages("notifications/cancelled")
         assert len(upstream.messages("tools/call")) == 2
+
+
+# ------------------------------------------------------------------ an upstream that asks without end
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+async def test_an_upstream_that_asks_without_end_fills_no_memory(tmp_path: Path, revision: str) -> None:
+    """Asks that wait for an answer are bounded for each connection: what is beyond is refused at once, and says so."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(revision), arguments(*[FORM] * (MAX_ASKS + 5)))
+        refused = await wait_for(lambda: found if len(found := sent_to(upstream)) >= 5 else None, what="refusals")
+        assert [answer["error"]["code"] for answer in refused] == [-32603] * 5
+        assert "64 requests of this connection wait for an answer" in refused[0]["error"]["message"]
+        if revision == MODERN:
+            assert len((await worker.answer(corr)).value["inputRequests"]) == MAX_ASKS
+        else:
+            assert len(await asked(worker, MAX_ASKS)) == MAX_ASKS
