@@ -7,7 +7,6 @@ names that clients refuse. Pure string work: never normalises, decodes or encode
 
 import hashlib
 import re
-from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote
 
@@ -52,11 +51,6 @@ def exposed_name(server: str, name: str) -> str:
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
     room = MAX_NAME - len(server) - len(SEPARATOR) - len(digest) - 1
     return f"{server}{SEPARATOR}{_REFUSED.sub('_', name)[:room]}_{digest}"
-
-
-def exposed_names(server: str, names: Iterable[str]) -> dict[str, str]:
-    """Exposed name -> the upstream's own, for one server's list. Distinct for distinct names."""
-    return {exposed_name(server, name): name for name in names}
 
 
 def split_name(exposed: str) -> tuple[str, str] | None:

@@ -16,8 +16,6 @@ LEGACY_REVISIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25
 MODERN_REVISIONS: Final = ("2026-07-28",)
 LATEST_LEGACY: Final = LEGACY_REVISIONS[-1]
 LATEST_MODERN: Final = MODERN_REVISIONS[-1]
-# Over HTTP downstream: 2024-11-05 has another transport (HTTP+SSE), which Coffer does not serve.
-HTTP_REVISIONS: Final = (*LEGACY_REVISIONS[1:], *MODERN_REVISIONS)
 BATCH_REVISION: Final = "2025-03-26"
 
 META_PREFIX: Final = "io.modelcontextprotocol/"
@@ -84,12 +82,6 @@ def era_of(revision: str) -> Era:
 def negotiated_legacy(asked: object) -> str:
     """The revision that ``initialize`` answers: the client's if known, else the newest with a handshake."""
     return asked if isinstance(asked, str) and asked in LEGACY_REVISIONS else LATEST_LEGACY
-
-
-def at_least(revision: str, minimum: str) -> bool:
-    """Whether a known ``revision`` is ``minimum`` or newer; unknown revisions are not."""
-    known = (*LEGACY_REVISIONS, *MODERN_REVISIONS)
-    return revision in known and known.index(revision) >= known.index(minimum)
 
 
 def encode_header(value: str) -> str:

@@ -47,7 +47,6 @@ class Goodbye(msgspec.Struct, tag_field="coffer", tag="goodbye", frozen=True):
     reason: str
 
 
-Greeting = Welcome | Refused
 Control = Hello | Welcome | Refused | Goodbye
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -29,7 +29,6 @@ KIND_OF: Final[Mapping[CapabilityType, str]] = {
     "template": "resources",
     "prompt": "prompts",
 }
-ALL_KINDS: Final = frozenset(KIND_OF.values())
 MEMBER_OF: Final[Mapping[CapabilityType, bytes]] = {
     "tool": b'"tools"',
     "resource": b'"resources"',

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from coffer_common.pidrecord import COOKIE_VARIABLE
-from coffer_common.proctree import Proc, descendants, environment_block, kill_until_gone, snapshot
+from coffer_common.proctree import Proc, environment_block, snapshot
 from coffer_common.subreaper import become_subreaper
 from coffer_worker.process.child import Child, Listener
 from coffer_worker.process.environ import (
@@ -129,16 +129,6 @@ class Spawner:
     async def stop_all(self, grace: float, reason: str) -> None:
         """Stop every process at the same time; returns when all are gone."""
         await asyncio.gather(*(child.stop(grace, reason) for child in list(self._children.values())))
-
-    def kill_everything(self, seconds: float = 5.0) -> None:
-        """SIGKILL all below this process, whatever it is, and return when it is dead. Blocks: for the
-        last moment of a worker, from any thread."""
-        me = os.getpid()
-
-        def below() -> list[Proc]:
-            return descendants(me, snapshot())
-
-        kill_until_gone(below, seconds=seconds)
 
     def _popen(self, command: list[str], environment: dict[str, str], directory: Path) -> subprocess.Popen[bytes]:
         try:

@@ -149,11 +149,6 @@ class Connection:
         self.request(id, method, params, resolve, future)
         return id, future
 
-    @property
-    def open_requests(self) -> int:
-        """Requests that wait for an answer."""
-        return len(self._pending)
-
     # ---- in (Receiver)
 
     def line(self, line: bytes) -> None:

@@ -75,9 +75,6 @@ def test_initialize_never_answers_a_revision_without_handshake(asked: object, an
     assert protocol.negotiated_legacy("2026-07-28") == "2025-11-25"
 
 
-def test_eras_and_order() -> None:
+def test_eras() -> None:
     assert protocol.era_of("2026-07-28") == "modern"
     assert protocol.era_of("zzz") == protocol.era_of("2025-03-26") == "legacy"
-    assert protocol.at_least("2025-11-25", "2025-06-18")
-    assert not protocol.at_least("2025-03-26", "2025-06-18")
-    assert not protocol.at_least("zzz", "2025-06-18")
