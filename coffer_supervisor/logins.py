@@ -65,6 +65,7 @@ class Logins:
         self._redirect = f"http://127.0.0.1:{port}{CALLBACK_PATH}"
         self._logins: dict[str, Login] = {}
         self._states: dict[str, Login] = {}
+        self._known: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         channel.on(frames.LoginUrl, self._address)
         channel.on(frames.LoginResult, self._result)
@@ -129,6 +130,19 @@ class Logins:
             self._supervision.renew(server)
         return had
 
+    def forget_soon(self, server: str) -> None:
+        """A server is gone, and so is its login, if this daemon's worker ever asked for one."""
+        if server in self._known:
+            self._known.discard(server)
+            self._spawn(self._forget(server))
+
+    async def _forget(self, server: str) -> None:
+        try:
+            await self._vault.delete(reference(server))
+        except CredentialError as error:
+            # It is bound to the address it was given for: no other server of that name is shown it.
+            _log.warning("the login of '%s' stays in the keychain: %s", server, error.message)
+
     # ---- the browser
 
     async def callback(self, query: Mapping[str, str]) -> tuple[bool, str]:
@@ -180,6 +194,7 @@ class Logins:
 
     async def _answer(self, peer: Peer, corr: int, ref: str, value: str | None) -> None:
         found, error = "", ""
+        self._known.add(peer.name)
         try:
             if ref != _REF:
                 error = "an upstream has no such secret"

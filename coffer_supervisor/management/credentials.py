@@ -17,6 +17,7 @@ from coffer_common.api import (
 from coffer_common.names import is_server_name
 from coffer_common.resources import CredentialConfig
 from coffer_supervisor.credentials import CredentialError
+from coffer_supervisor.logins import reference
 from coffer_supervisor.management.errors import from_credential, invalid, missing
 from coffer_supervisor.management.request import Answer, Management, Request
 from coffer_supervisor.management.resources import changed, credential_users, remove_credential, renew_users
@@ -94,10 +95,14 @@ async def use_file(request: Request) -> Answer:
     """Keeps secrets in Coffer's own encrypted file from now on; those that the keychain gives are moved there."""
     management = request.management
     resources = await management.store.resources.list("credential")
+    names = [resource.name for resource in resources]
+    # What logins brought moves along; where it does not, the server says by itself that it needs a login.
+    logins = [reference(server.name) for server in await management.store.resources.list("mcp_server")]
     try:
-        moved, left = await management.vault.use_file([resource.name for resource in resources])
+        moved, left = await management.vault.use_file([*names, *logins])
     except CredentialError as error:
         raise from_credential(error) from error
+    moved, left = ([name for name in found if name in names] for found in (moved, left))
     details = {"backend": "file", "moved": moved, "left": left}
     await management.store.audit.add("credential.backend_chosen", actor=request.actor, details=details)
     for resource in resources:

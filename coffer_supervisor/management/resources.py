@@ -102,6 +102,8 @@ async def delete(request: Request) -> Answer:
         return Removed(removed=f"{kind}:{name}", broken=await remove_credential(request, name))
     await management.store.resources.delete(kind, name, actor=request.actor)
     await changed(management, kind, name)
+    if kind == "mcp_server":
+        management.logins.forget_soon(name)
     return Removed(removed=f"{kind}:{name}")
 
 

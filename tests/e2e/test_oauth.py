@@ -218,3 +218,12 @@ async def test_a_hostile_authorization_address_is_not_opened(
         raise ApiError(409, {"error": {"code": "no_login"}})
     assert refused.value.code == "no_login"
     assert not opened.exists()
+
+
+async def test_a_removed_server_takes_its_login_along(house: Daemon, server: OAuthServer) -> None:
+    """And another server of that name begins without one."""
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    await api(house, "DELETE", "/resources/mcp_server/web")
+    await asyncio.to_thread(house.add_server, "web", server.config())
+    await asyncio.to_thread(house.wait_state, "web", "needs_login")
