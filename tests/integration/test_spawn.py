@@ -243,6 +243,23 @@ def test_a_session_an_environment_and_a_directory_of_its_own(run: Run, tmp_path:
     run(work())
 
 
+def test_a_project_is_where_it_runs_not_where_its_command_is_looked_for(run: Run, tmp_path: Path) -> None:
+    """P17: a relative command is the configured directory's, so that no project can put another in its place."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+        (folder / "tool").write_text(f"#!/bin/sh\necho {folder.name} $(pwd)\n")
+        (folder / "tool").chmod(0o755)
+
+    async def work() -> None:
+        heard = Quiet()
+        child = await Spawner("up", tmp_path).spawn(Launch("./tool", cwd=str(ours), project=str(theirs)), heard)
+        await child.cleaned
+        assert heard.out.decode().split() == ["ours", os.path.realpath(theirs)]
+
+    run(work())
+
+
 def test_it_comes_after_coffer_where_the_cpu_is_short(run: Run, tmp_path: Path) -> None:
     """The upstream and what it starts have a lower priority than the worker, between sessions too."""
 
