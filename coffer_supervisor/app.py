@@ -13,7 +13,7 @@ from typing import Final
 from coffer_common.paths import Home
 from coffer_common.resources import ClientConfig, GroupConfig, Kind
 from coffer_common.version import VERSION
-from coffer_supervisor import sweep
+from coffer_supervisor import sweep, upkeep
 from coffer_supervisor.channel import Channel
 from coffer_supervisor.core.calls import CLIENT_PREFIX, DAEMON_PRINCIPAL, Principal
 from coffer_supervisor.core.tally import Tally
@@ -178,7 +178,8 @@ async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[]
     try:
         ready()
         _log.info("coffer-daemon %s is ready: port %d, pid %d", VERSION, claimed.info.port, claimed.info.pid)
-        await wish.made.wait()
+        async with upkeep.watching(claimed):
+            await wish.made.wait()
         _log.info("leaving: %s; %d calls are open", wish.reason, len(heart.calls.table))
         await _drain(claimed.home, heart)
     finally:

@@ -174,6 +174,14 @@ def _claim_life(home: Home, wait: float) -> flocks.FileLock:
         return flocks.lock(home.daemon_alive, wait)
     except flocks.LockTimeout as error:
         raise AlreadyRunning(
-            f"an earlier coffer-daemon of {home.root} is still ending after {wait:.0f} s; "
-            f"look for it with: ps -eo pid,stat,args | grep {discovery.TITLE}"
+            f"an earlier coffer-daemon of {home.root} is still ending after {wait:.0f} s, or runs on although "
+            f"its sockets in {home.run} were removed; {_remedy(home)}"
         ) from error
+
+
+def _remedy(home: Home) -> str:
+    """How to end a daemon that holds its lock and cannot be reached."""
+    found = discovery.read_info(home)
+    if isinstance(found, DaemonInfo) and discovery.is_daemon(found.pid):
+        return f"end it with: kill {found.pid}"
+    return f"look for it with: ps -eo pid,stat,args | grep {discovery.TITLE}"

@@ -56,3 +56,16 @@ def test_a_damaged_store_is_refused_with_the_remedy_and_kept(coffer: Daemon) -> 
     assert "coffer.db" in ended.stderr
     assert (coffer.home / "coffer.db").read_bytes() == rubbish
     assert "Traceback" not in ended.stderr
+
+
+def test_a_removed_daemon_json_comes_back() -> None:
+    """Commands find the daemon again soon, with the token that its clients have."""
+    daemon = Daemon().start()
+    try:
+        before = daemon.info
+        (daemon.home / "daemon.json").unlink()
+        wait_until((daemon.home / "daemon.json").exists, 15, daemon.story)
+        assert daemon.info == before
+        assert daemon.cli("daemon", "status", "--no-spawn").returncode == 0
+    finally:
+        daemon.close()

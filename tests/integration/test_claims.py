@@ -5,12 +5,13 @@ import os
 import socket
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from coffer_common import discovery, flocks
 from coffer_common.paths import Home
-from coffer_supervisor import daemon
+from coffer_supervisor import daemon, upkeep
 from coffer_supervisor.daemon import AlreadyRunning, StartError
 from tests.support.wait import wait_until
 
@@ -206,3 +207,33 @@ def test_psutil_answers_where_there_is_no_proc() -> None:
 
 def test_the_binary_path_names_what_can_be_started() -> None:
     assert os.access(discovery.executable(), os.X_OK)
+
+
+@pytest.mark.parametrize("spoilt", [None, "", '{"version": 1, "pid": "x"', "other pid"])
+def test_a_spoilt_file_is_put_back_while_the_daemon_lives(home: Home, ports: list[int], spoilt: str | None) -> None:
+    """Who holds the lock is the daemon: its file says so again, with port and token as they were."""
+    claimed = daemon.claim(home, ports=ports)
+    try:
+        assert not upkeep.put_back(claimed)
+        home.daemon_json.unlink()
+        if spoilt == "other pid":
+            discovery.write_info(home, msgspec.structs.replace(claimed.info, pid=1))
+        elif spoilt is not None:
+            home.daemon_json.write_text(spoilt)
+        assert upkeep.put_back(claimed)
+        assert discovery.read_info(home) == claimed.info
+        home.daemon_json.write_text('{"version": 99}')
+        assert not upkeep.put_back(claimed)
+    finally:
+        claimed.release()
+
+
+def test_a_daemon_that_cannot_be_reached_is_named(home: Home, ports: list[int]) -> None:
+    """What to end is said by its process id, where that is known to be a daemon; else how to find it."""
+    claimed = daemon.claim(home, ports=ports)
+    try:
+        home.mcp_sock.unlink()
+        with pytest.raises(AlreadyRunning, match=r"sockets in .* were removed; look for it with: ps "):
+            daemon.claim(home, ports=ports, wait=0.05)
+    finally:
+        claimed.release()
