@@ -3,6 +3,7 @@
 Owns handlers, format and the masking of tokens. Never decides what is worth a line.
 """
 
+import contextlib
 import logging
 import logging.handlers
 import os
@@ -81,7 +82,17 @@ def mask_event(_logger: object, _method: str, event: MutableMapping[str, Any]) -
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
-    """A rotating file that is 0600 from its first byte."""
+    """A rotating file that is 0600 from its first byte, and begun anew where somebody removed it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes one line."""
+        if self.stream is not None and not os.path.exists(self.baseFilename):
+            with contextlib.suppress(OSError):
+                self.stream.close()
+            self.stream = None
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.dirname(self.baseFilename), 0o700, exist_ok=True)
+        super().emit(record)
 
     def _open(self) -> Any:
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

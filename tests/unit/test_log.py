@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,3 +85,16 @@ def test_in_the_foreground_people_read_along(file: Path) -> None:
     assert stream.getvalue().count("ready") == 1
     assert "{" not in stream.getvalue()
     assert len(lines(file)) == 1
+
+
+def test_a_removed_log_is_begun_anew(file: Path) -> None:
+    """Removing the folder of a running daemon's logs loses what was written, not what comes."""
+    file = file.parent / "logs" / "daemon.log"
+    file.parent.mkdir()
+    log.set_up(file)
+    log.get("a").info("before")
+    shutil.rmtree(file.parent)
+    log.get("a").info("after")
+    log.get("a").info("again")
+    assert [line["event"] for line in lines(file)] == ["after", "again"]
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
