@@ -91,14 +91,8 @@ class Client:
                     name = value.decode()
                 elif key == b"data":
                     yield name, value
-        except (OSError, http.client.HTTPException) as error:
-            raise CliError(
-                f"the connection to coffer-daemon (pid {self.info.pid}) broke: {error or type(error).__name__}",
-                f"see {self.home.daemon_log}",
-                exits.UNREACHABLE,
-            ) from error
-        except DiscoveryError as error:
-            raise CliError(str(error), "", exits.UNREACHABLE) from error
+        except (OSError, http.client.HTTPException, DiscoveryError) as error:
+            raise self._broken(error) from error
         finally:
             connection.close()
 
@@ -119,16 +113,19 @@ class Client:
                 f"see {self.home.daemon_log}; if it hangs: coffer daemon restart",
                 exits.UNREACHABLE,
             ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise CliError(
-                f"the connection to coffer-daemon (pid {self.info.pid}) broke: {error or type(error).__name__}",
-                f"see {self.home.daemon_log}",
-                exits.UNREACHABLE,
-            ) from error
-        except DiscoveryError as error:
-            raise CliError(str(error), "", exits.UNREACHABLE) from error
+        except (OSError, http.client.HTTPException, DiscoveryError) as error:
+            raise self._broken(error) from error
         finally:
             connection.close()
+
+    def _broken(self, error: Exception) -> CliError:
+        if isinstance(error, DiscoveryError):
+            return CliError(str(error), "", exits.UNREACHABLE)
+        return CliError(
+            f"the connection to coffer-daemon (pid {self.info.pid}) broke: {str(error) or type(error).__name__}",
+            f"see {self.home.daemon_log}",
+            exits.UNREACHABLE,
+        )
 
     def _compare(self, theirs: str) -> None:
         if self._warned or not newer(VERSION, theirs):

@@ -5,6 +5,7 @@
     backup       the file as a whole                   resources    servers, credentials, clients, groups
     preferences  what is switched on                   audit        what was changed, and by whom
     invocations  what was called                       retention    how long the logs are kept
+    paging       a log, page by page
 
 Owns ``coffer.db``. Never asked in mid-call: what a call needs is in memory, and its row is written
 afterwards.

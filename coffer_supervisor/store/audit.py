@@ -9,15 +9,15 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coffer_supervisor.store.engine import Database
-from coffer_supervisor.store.models import AuditRow, from_micros, to_micros
+from coffer_supervisor.store.models import AuditRow, to_micros
+from coffer_supervisor.store.paging import read_page
 
 Actor = Literal["cli", "api", "ui", "system"]
 Now = Callable[[], datetime]
-MAX_LISTED: Final = 1000
 
 _encoder: Final = msgspec.json.Encoder()
 _details: Final = msgspec.json.Decoder(dict[str, Any])
@@ -101,29 +101,8 @@ class AuditLog:
         ``before``: only entries with a smaller ``id``; the last ``id`` of one page brings the next.
         ``after``: only those with a larger one, and of them the oldest count, so that none is missed by who follows.
         """
-        order = AuditRow.id.desc() if after is None else AuditRow.id.asc()
-        query = select(AuditRow.__table__).order_by(order).limit(max(1, min(limit, MAX_LISTED)))
-        for column, wanted in (
-            (AuditRow.kind, kind),
-            (AuditRow.name, name),
-            (AuditRow.event, event),
-            (AuditRow.actor, actor),
-        ):
-            if wanted is not None:
-                query = query.where(column == wanted)
-        if since is not None:
-            query = query.where(AuditRow.when >= to_micros(since))
-        if until is not None:
-            query = query.where(AuditRow.when < to_micros(until))
-        if before is not None:
-            query = query.where(AuditRow.id < before)
-        if after is not None:
-            query = query.where(AuditRow.id > after)
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-        if after is not None:
-            rows = rows[::-1]
-        return [
-            AuditEntry(**{**row, "when": from_micros(row["when"]), "details": _details.decode(row["details"])})
-            for row in rows
-        ]
+        wanted = {"kind": kind, "name": name, "event": event, "actor": actor}
+        rows = await read_page(
+            self._database, AuditRow, wanted, since=since, until=until, before=before, after=after, limit=limit
+        )
+        return [AuditEntry(**{**row, "details": _details.decode(row["details"])}) for row in rows]

@@ -18,10 +18,10 @@ import msgspec
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.dialects.sqlite import dialect
 
-from coffer_supervisor.store.audit import MAX_LISTED
 from coffer_supervisor.store.engine import Database
 from coffer_supervisor.store.errors import StoreError
-from coffer_supervisor.store.models import InvocationRow, from_micros, to_micros
+from coffer_supervisor.store.models import InvocationRow, to_micros
+from coffer_supervisor.store.paging import read_page
 
 Status = Literal["ok", "error", "timeout", "denied", "cancelled"]
 
@@ -232,28 +232,14 @@ class InvocationLog:
         ``since`` is inclusive, ``until`` is not. ``before``: only rows with a smaller ``id``.
         ``after``: only rows with a larger one, and of them the oldest count, so that none is missed by who follows.
         """
-        order = InvocationRow.id.desc() if after is None else InvocationRow.id.asc()
-        query = select(InvocationRow.__table__).order_by(order).limit(max(1, min(limit, MAX_LISTED)))
-        wanted: dict[str, Any] = {
+        wanted = {
             "server": server, "type": type, "key": key, "status": status,
             "session": session, "client": client, "trace_id": trace_id,
         }  # fmt: skip
-        for column, value in wanted.items():
-            if value is not None:
-                query = query.where(getattr(InvocationRow, column) == value)
-        if since is not None:
-            query = query.where(InvocationRow.when >= to_micros(since))
-        if until is not None:
-            query = query.where(InvocationRow.when < to_micros(until))
-        if before is not None:
-            query = query.where(InvocationRow.id < before)
-        if after is not None:
-            query = query.where(InvocationRow.id > after)
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-        if after is not None:
-            rows = rows[::-1]
-        return [InvocationEntry(**{**row, "when": from_micros(row["when"])}) for row in rows]
+        rows = await read_page(
+            self._database, InvocationRow, wanted, since=since, until=until, before=before, after=after, limit=limit
+        )
+        return [InvocationEntry(**row) for row in rows]
 
     async def counts(self, since: datetime, *, server: str | None = None) -> dict[str, int]:
         """How many calls begun since then, by server; one without any is missing. Reads the index only."""
