@@ -15,7 +15,7 @@ from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
 from coffer_common.resources import McpServerConfig
 from coffer_worker.asking import Asking
-from coffer_worker.connections import Connections, Waiter
+from coffer_worker.connections import Connections
 from coffer_worker.core import asks, bridge, headers, splice, translate
 from coffer_worker.core.pool import SHARED, Member
 from coffer_worker.core.relay import Flight, Refusal, Relay
@@ -23,6 +23,7 @@ from coffer_worker.core.translate import View
 from coffer_worker.log import UpstreamLog
 from coffer_worker.parking import Ways
 from coffer_worker.upstream.connection import Connection, Problem
+from coffer_worker.waiting import Waiter
 
 _METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 

@@ -7,14 +7,13 @@ looks into a call or a list; who needs to know of a change is told through ``Own
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
 
 from coffer_common import errors
 from coffer_common.errors import Reason
-from coffer_common.frames import Caller, State, UpstreamState
+from coffer_common.frames import State, UpstreamState
 from coffer_common.protocol import Era
 from coffer_common.resources import McpServerConfig, StdioServer
 from coffer_common.restart import Restarts
@@ -25,6 +24,7 @@ from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection
 from coffer_worker.upstream.negotiate import StartFailed, Want
 from coffer_worker.upstream.pipe import Gone
+from coffer_worker.waiting import Waiter, Waiting, refuse
 
 STOP_GRACE: Final = 4.0
 LOGIN_RETRY_SECONDS: Final = 300.0
@@ -49,17 +49,6 @@ class Owner(Protocol):
 Opener = Callable[[Want], Awaitable[Connection]]
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """Someone who needs a connection. Exactly one of the two is called, unless it is withdrawn."""
-
-    caller: Caller
-    ready: Callable[[Connection, Member], None]
-    refuse: Callable[[Refusal], None]
-    call: bool = False
-    withdrawn: bool = False
-
-
 class Connections:
     """All connections to the upstream ``server``."""
 
@@ -78,8 +67,7 @@ class Connections:
         self.open: dict[int, Connection] = {}
         self.restarts = Restarts()
         self.state = State("stopped")
-        self._waiters: dict[Key, list[Waiter]] = {}
-        self._held: list[Waiter] = []
+        self._waiting = Waiting()
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -125,7 +113,7 @@ class Connections:
         if any(connection.hop.era == self.pool.era for connection in self.open.values()):
             # It was a session's connection that failed; what the lists are read from lives.
             self._owner.recovered()
-            self._redo(self._take_held())
+            self._redo(self._waiting.take_held())
         else:
             self._discovering = True
             self.spawn(self._discover())
@@ -148,7 +136,7 @@ class Connections:
         self.restarts.up(self._loop.time())
         key = self.pool.discovered(guess, connection.hop.era)
         self._admit(key, connection)
-        self._redo([*self._take(guess), *self._take_held()])
+        self._redo([*self._waiting.take(guess), *self._waiting.take_held()])
 
     def _start_failed(self, key: Key, error: StartFailed) -> None:
         self.pool.not_opened(key)
@@ -156,10 +144,10 @@ class Connections:
         if not self.open:
             self.pool.era = ""
         self._log.note(error.message)
-        waiting = [*self._take(key), *self._take_held()]
+        waiting = [*self._waiting.take(key), *self._waiting.take_held()]
         self._fall_back(error.reason, error.message, error.stderr, error.retry_after)
         for waiter in waiting:
-            self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
+            refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
 
     def _fall_back(
         self, reason: Reason, message: str, stderr: tuple[str, ...] = (), retry_after: float | None = None
@@ -196,7 +184,7 @@ class Connections:
         if waiter.withdrawn:
             return
         if self.stopping:
-            self._refuse(waiter, Refusal(errors.UPSTREAM_STOPPED, f"Upstream {self._server!r} is being stopped"))
+            refuse(waiter, Refusal(errors.UPSTREAM_STOPPED, f"Upstream {self._server!r} is being stopped"))
         elif not self.pool.era:
             self._want_undiscovered(waiter)
         else:
@@ -204,18 +192,18 @@ class Connections:
             if isinstance(found, Use):
                 self._serve(waiter, found)
             elif isinstance(found, Join):
-                self._waiters.setdefault(found.key, []).append(waiter)
+                self._waiting.join(found.key, waiter)
             elif isinstance(found, Refusal):
-                self._refuse(waiter, found)
+                refuse(waiter, found)
             elif not self._kept_waiting(waiter, found.key):
-                self._waiters.setdefault(found.key, []).append(waiter)
+                self._waiting.join(found.key, waiter)
                 self._start(found)
 
     def _want_undiscovered(self, waiter: Waiter) -> None:
         if not self._discovering and (refusal := self._refusal()) is not None:
-            self._refuse(waiter, refusal)
+            refuse(waiter, refusal)
             return
-        self._held.append(waiter)
+        self._waiting.hold(waiter)
         if not self._discovering and self._retry is None:
             self.discover()
 
@@ -225,15 +213,15 @@ class Connections:
         if wait is not None:
             if wait.refused:
                 what = f"its connections for this session keep failing ({wait.cause})"
-                self._refuse(waiter, Refusal(errors.UPSTREAM_FAILED, f"Upstream {self._server!r}: {what}"))
+                refuse(waiter, Refusal(errors.UPSTREAM_FAILED, f"Upstream {self._server!r}: {what}"))
             else:
                 self._loop.call_later(wait.seconds, self.want, waiter)
             return True
         if (refusal := self._refusal()) is not None:
-            self._refuse(waiter, refusal)
+            refuse(waiter, refusal)
             return True
         if self._retry is not None:
-            self._held.append(waiter)
+            self._waiting.hold(waiter)
             return True
         return False
 
@@ -253,19 +241,6 @@ class Connections:
         if found.handed_over and "roots" in member.key.declared:
             connection.notify("notifications/roots/list_changed")  # it asked nobody's roots so far
         waiter.ready(connection, member)
-
-    @staticmethod
-    def _refuse(waiter: Waiter, refusal: Refusal) -> None:
-        if not waiter.withdrawn:
-            waiter.withdrawn = True
-            waiter.refuse(refusal)
-
-    def _take(self, key: Key) -> list[Waiter]:
-        return self._waiters.pop(key, [])
-
-    def _take_held(self) -> list[Waiter]:
-        held, self._held = self._held, []
-        return held
 
     def _redo(self, waiters: list[Waiter]) -> None:
         for waiter in waiters:
@@ -299,12 +274,12 @@ class Connections:
         if key.era == "legacy" and self.pool.era == "modern":
             self.pool.legacy_side = True
         self._admit(key, connection)
-        self._redo(self._take(key))
+        self._redo(self._waiting.take(key))
 
     def _not_opened(self, key: Key, error: StartFailed) -> None:
         self.pool.not_opened(key)
         self._log.note(error.message)
-        waiters = self._take(key)
+        waiters = self._waiting.take(key)
         if error.verdict and key.era == "legacy" and self.pool.era == "modern" and self.pool.legacy_side is not True:
             # It speaks the modern era only: its legacy callers are served over that.
             self.pool.legacy_side = False
@@ -316,7 +291,7 @@ class Connections:
         else:
             self._fall_back(error.reason, error.message, error.stderr, error.retry_after)
         for waiter in waiters:
-            self._refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
+            refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
 
     def _admit(self, key: Key, connection: Connection) -> None:
         now = self._loop.time()
@@ -410,12 +385,9 @@ class Connections:
         for handle in (self._retry, self._idle):
             if handle is not None:
                 handle.cancel()
-        waiting = [*self._take_held(), *(w for waiters in self._waiters.values() for w in waiters)]
-        self._waiters.clear()
-        for waiter in waiting:
-            self._refuse(
-                waiter, Refusal(errors.UPSTREAM_STOPPED, f"Upstream {self._server!r} is being stopped: {reason}")
-            )
+        text = f"Upstream {self._server!r} is being stopped: {reason}"
+        for waiter in self._waiting.take_all():
+            refuse(waiter, Refusal(errors.UPSTREAM_STOPPED, text))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*(self.close(c, reason) for c in list(self.open.values())), return_exceptions=True)

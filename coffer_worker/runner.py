@@ -16,17 +16,18 @@ from coffer_common import errors, frames
 from coffer_common.frames import State
 from coffer_common.protocol import Era
 from coffer_common.resources import HttpServer, McpServerConfig
-from coffer_worker import caps, discretion, dump, transports
+from coffer_worker import caps, discretion, dump, figures, transports
 from coffer_worker.calls import Calls, Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.control import Figures
-from coffer_worker.core import catalogue, translate
+from coffer_worker.core import catalogue
 from coffer_worker.core.pool import SHARED, SPARE, Member
 from coffer_worker.core.relay import Relay
 from coffer_worker.keeping import Keeping
 from coffer_worker.lists import Lists
 from coffer_worker.log import UpstreamLog
 from coffer_worker.logins import Logins
+from coffer_worker.messages import Messages
 from coffer_worker.subscribing import Subscribing
 from coffer_worker.upstream.connection import Connection, number_of
 from coffer_worker.upstream.negotiate import Negotiation, Want
@@ -52,7 +53,6 @@ class Runner:
         self._identity: Connection | None = None
         self._bytes = [0, 0]
         self._refreshes: list[frames.Refresh] = []
-        self._raw_sessions: dict[str, None] = {}
         self._stopping: asyncio.Task[None] | None = None
         self._way: transports.Way | None = None
 
@@ -63,7 +63,6 @@ class Runner:
         if self._config is not None or self._stopping is not None:
             return
         config = self._config = frame.config
-        self._run = frame.run
         self._client_info = msgspec.json.encode({"name": _CLIENT_NAME, "version": frame.coffer_version})
         secrets = discretion.spellings((*frame.secrets, *transports.secrets_of(config)))
         self._log = UpstreamLog(Path(frame.logs_dir) / f"upstream-{self._name}.log", secrets)
@@ -73,6 +72,7 @@ class Runner:
         self._connections = Connections(
             self._name, config, frame.era_hint, opener=self._open, owner=self, log=self._log
         )
+        self._messages = Messages(self._relay, self._connections, self._outlet)
         self._lists = Lists(
             self._name,
             config.limits,
@@ -83,18 +83,29 @@ class Runner:
             over_http=isinstance(config, HttpServer),
         )
         self._keeping = Keeping(self._outlet, self._relay.number)
+        bearer = self._reach(config, Path(frame.records_dir))
+        self._build_calls(config, frame.run)
+        self._logins = Logins(bearer, self._outlet, self._connections.spawn, self._logged_in)
+        self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
+        self._begin()
+
+    def _reach(self, config: McpServerConfig, records: Path) -> Bearer | None:
+        """The way to the upstream, and the bearer of what a login brings where there is nothing else to show."""
         bearer = None
         if isinstance(config, HttpServer) and not transports.authorized(config):
             bearer = Bearer(config.url, self._keeping, lambda found: self._log.learn(discretion.spellings(found)))
         self._way = transports.way(
             self._name,
             config,
-            Path(frame.records_dir),
+            records,
             self._log,
             mirrors=self._lists.mirrors,
             new_id=self._relay.number,
             auth=bearer,
         )
+        return bearer
+
+    def _build_calls(self, config: McpServerConfig, run: str) -> None:
         self._calls = Calls(
             self._name,
             config,
@@ -103,16 +114,13 @@ class Runner:
             outlet=self._outlet,
             answered=self._connections.session_up,
             log=self._log,
-            run=frame.run,
+            run=run,
         )
-        self._logins = Logins(bearer, self._outlet, self._connections.spawn, self._logged_in)
         self._connections.pool.over_http = isinstance(config, HttpServer)
         self._calls.mirrors = self._lists.mirrors
         self._calls.relist = self._lists.read
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
         self._subscribing.missed = lambda connection: self._connections.spawn(self._read(connection))
-        self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
-        self._begin()
 
     def _begin(self) -> None:
         self._connections.discover()
@@ -148,21 +156,19 @@ class Runner:
         match frame:
             case frames.Call():
                 if frame.caller.naming == "raw":
-                    self._raw_sessions[frame.caller.session] = None
+                    self._messages.welcome(frame.caller.session)
                 self._calls.call(frame, payload)
             case frames.Subscribe():
                 self._subscribing.subscribe(frame)
             case frames.Unsubscribe():
                 self._subscribing.unsubscribe(frame)
             case frames.SetLevel():
-                self._raw_sessions[frame.caller.session] = None
+                self._messages.welcome(frame.caller.session)
                 self._calls.set_level(frame.caller.session, frame.level)
             case frames.Answer():
                 self._calls.asking.answer(frame, payload)
             case frames.RootsChanged():
                 self._calls.asking.roots_changed(frame.session)
-            case _:
-                return
 
     def control(self, frame: Any) -> None:
         """A control frame."""
@@ -183,7 +189,7 @@ class Runner:
                 self._lists.close_session(frame.session)
                 self._subscribing.close_session(frame.session)
                 self._connections.close_session(frame.session)
-                self._raw_sessions.pop(frame.session, None)
+                self._messages.close_session(frame.session)
             case frames.Refresh():
                 self._refresh(frame)
             case frames.Secret():
@@ -192,8 +198,6 @@ class Runner:
                 self._logins.begin(frame)
             case frames.LoginCode():
                 self._logins.code(frame)
-            case _:
-                return
 
     def _logged_in(self) -> None:
         if self._state.state != "ready":
@@ -299,7 +303,7 @@ class Runner:
             self._calls.progress(connection, params)
         elif method == "notifications/message":
             self._log.message(params)
-            self._pass_message_on(connection, params)
+            self._messages.pass_on(connection, params)
         elif method in catalogue.CHANGED:
             self._list_changed(connection, catalogue.CHANGED[method], params)
         elif method == "notifications/resources/updated":
@@ -320,24 +324,6 @@ class Runner:
             self._lists.announced(connection, "", kind, busy=busy)
         elif member.key.session not in (SPARE, SHARED):
             self._lists.announced(connection, member.key.session, kind, busy=busy)
-
-    def _pass_message_on(self, connection: Connection, params: bytes) -> None:
-        """A log message reaches clients of the pass-through endpoint only, and only where it is certain whose it is."""
-        member = self._connections.pool.members.get(connection.number)
-        if member is None:
-            return
-        candidates = self._relay.of_connection(connection.number)
-        if connection.related is not None:
-            candidates = [flight for flight in candidates if flight.id == connection.related]
-        sessions = {flight.caller.session for flight in candidates}
-        if member.key.session not in (SPARE, SHARED):
-            sessions = {member.key.session}
-        if len(sessions) != 1 or not sessions <= self._raw_sessions.keys():
-            return
-        payload = translate.notification_params(params)
-        corr = candidates[0].corr if len(candidates) == 1 else 0
-        to = () if corr else tuple(sessions)
-        self._outlet.send(frames.Notify("notifications/message", corr, to), payload)
 
     def chatter(self, connection: Connection, line: bytes) -> None:
         """A line on stdout that is no message."""
@@ -369,20 +355,8 @@ class Runner:
         """How things stand, for heartbeat and title."""
         if self._config is None:
             return Figures(state=self._state.state)
-        oldest = self._relay.oldest()
-        pipes = [c.pipe for c in self._connections.open.values() if c.pipe is not None]
-        return Figures(
-            self._state.state,
-            self._relay.in_flight,
-            self._relay.queued,
-            # The loop's clock is the monotonic one.
-            None if oldest is None else oldest.admitted,
-            "" if oldest is None else oldest.key,
-            len(self._connections.open),
-            self._bytes[0] + sum(pipe.bytes_in for pipe in pipes),
-            self._bytes[1] + sum(pipe.bytes_out for pipe in pipes),
-            () if self._way is None else self._way.pids,
-        )
+        pids = () if self._way is None else self._way.pids
+        return figures.of(self._state.state, self._relay, self._connections, self._bytes, pids)
 
     def _dump(self, corr: int) -> None:
         if self._config is None:

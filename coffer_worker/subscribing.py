@@ -14,13 +14,14 @@ import msgspec
 from coffer_common import errors, frames, protocol
 from coffer_common.jsonrpc import Envelope
 from coffer_worker.calls import Outlet
-from coffer_worker.connections import Connections, Waiter
+from coffer_worker.connections import Connections
 from coffer_worker.core import splice
 from coffer_worker.core.pool import Member
 from coffer_worker.core.relay import Refusal
 from coffer_worker.core.subscriptions import Subscriptions
 from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError
+from coffer_worker.waiting import Waiter
 
 _ANSWER_SECONDS: Final = 30.0
 # An upstream that is about to exit ends its streams first; one that ends them for ever is not asked for ever faster.
