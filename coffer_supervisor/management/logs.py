@@ -19,7 +19,8 @@ from coffer_common.api import (
 from coffer_supervisor.management.errors import missing
 from coffer_supervisor.management.queries import INVOCATION_TYPES
 from coffer_supervisor.management.request import Answer, Request
-from coffer_supervisor.store.invocations import Status
+from coffer_supervisor.store.audit import AuditEntry
+from coffer_supervisor.store.invocations import InvocationEntry, Status
 
 
 async def audit(request: Request) -> Answer:
@@ -35,19 +36,20 @@ async def audit(request: Request) -> Answer:
         after=_after(request),
         limit=request.number("limit", 100),
     )
-    rows = [
-        AuditRow(
-            id=entry.id,
-            when=clock.rfc3339_millis(entry.when),
-            event=entry.event,
-            kind=entry.kind,
-            name=entry.name,
-            actor=entry.actor,
-            details=entry.details,
-        )
-        for entry in entries
-    ]
-    return AuditList(audit=rows)
+    return AuditList(audit=[audit_row(entry) for entry in entries])
+
+
+def audit_row(entry: AuditEntry) -> AuditRow:
+    """One change as the API shows it."""
+    return AuditRow(
+        id=entry.id,
+        when=clock.rfc3339_millis(entry.when),
+        event=entry.event,
+        kind=entry.kind,
+        name=entry.name,
+        actor=entry.actor,
+        details=entry.details,
+    )
 
 
 async def invocations(request: Request) -> Answer:
@@ -77,23 +79,24 @@ async def _invocations(request: Request, server: str | None) -> Answer:
         after=_after(request),
         limit=request.number("limit", 100),
     )
-    rows = [
-        InvocationRow(
-            id=entry.id,
-            when=clock.rfc3339_millis(entry.when),
-            server=entry.server,
-            type=entry.type,
-            key=entry.key,
-            duration_seconds=round(entry.duration_ms / 1000, 6),
-            status=entry.status,
-            error=entry.error,
-            session=entry.session,
-            client=entry.client,
-            trace_id=entry.trace_id,
-        )
-        for entry in entries
-    ]
-    return InvocationList(invocations=rows)
+    return InvocationList(invocations=[invocation_row(entry) for entry in entries])
+
+
+def invocation_row(entry: InvocationEntry) -> InvocationRow:
+    """One call as the API shows it."""
+    return InvocationRow(
+        id=entry.id,
+        when=clock.rfc3339_millis(entry.when),
+        server=entry.server,
+        type=entry.type,
+        key=entry.key,
+        duration_seconds=round(entry.duration_ms / 1000, 6),
+        status=entry.status,
+        error=entry.error,
+        session=entry.session,
+        client=entry.client,
+        trace_id=entry.trace_id,
+    )
 
 
 def _before(request: Request) -> int | None:

@@ -62,6 +62,9 @@ LOG_LINES: Final = (
     _number("after", _MOST_ID, 0, "Only whole lines that came since an answer with this `end`.", 0),
 )
 LOGIN: Final = (_number("wait", 30, 0, "Seconds to wait for its end.", 0),)
+EVENT_LOGS: Final = ("invocations", "audit", "all")
+
+EVENTS: Final = (_word("logs", EVENT_LOGS, "Tell of new rows of a log too: `invocation` and `audit` events."),)
 AUDIT: Final = (
     _text("kind", "Of one kind of resource."),
     _text("name", "Of one name."),

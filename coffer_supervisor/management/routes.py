@@ -115,7 +115,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _route("GET", "/ps", ps.list_all, api.PsList),
     _route("GET", "/ps/{name}", ps.show, api.PsDetail),
     _route("DELETE", "/ps/calls/{id}", ps.kill, api.Killed),
-    _route("GET", "/events", events.follow, "text/event-stream"),
+    _route("GET", "/events", events.follow, "text/event-stream", query=queries.EVENTS),
     _route("GET", "/credential-store", credentials.store, api.CredentialStore),
     _route("POST", "/credential-store/use-file", credentials.use_file, api.FileChosen),
     _route("GET", "/credentials/{ref}", credentials.get, api.CredentialView),

@@ -18,10 +18,10 @@ from tests.support.daemon import Daemon, UnixConnection
 from tests.support.upstreams import raw
 
 
-def events(daemon: Daemon) -> Generator[tuple[str, Any], None, None]:
+def events(daemon: Daemon, path: str = "/events") -> Generator[tuple[str, Any], None, None]:
     """The events as they come."""
     with closing(UnixConnection(str(daemon.run_dir / "api.sock"), 20)) as connection:
-        connection.request("GET", "/api/v1/events")
+        connection.request("GET", f"/api/v1{path}")
         response = connection.getresponse()
         assert response.headers["Content-Type"] == "text/event-stream"
         name = ""
@@ -49,6 +49,28 @@ def test_the_present_state_comes_first_then_what_changes(daemon: Daemon) -> None
         assert next(row for name, row in seen if name == "removed") == {"name": "two"}
         assert daemon.stop() == 0
         assert all(name == "server" for name, _ in seen), "the stream ends with the daemon"
+
+
+def test_new_rows_of_the_logs_are_told_where_wished(daemon: Daemon) -> None:
+    """Calls and changes that come after the beginning, each once and in their order; none without the wish."""
+    daemon.add_server("one", raw())
+    daemon.wait_state("one")
+    call = {"tool": "echo", "arguments": {}}
+    daemon.api("POST", "/resources/mcp_server/one/call", call)
+    with closing(events(daemon, "/events?logs=all")) as seen:
+        assert next(seen)[0] == "state"
+        for _ in range(2):
+            daemon.api("POST", "/resources/mcp_server/one/call", call)
+        daemon.api("PATCH", "/resources/mcp_server/one", {"description": "mine"})
+        found: list[tuple[str, Any]] = []
+        while not found or found[-1][0] != "audit":
+            found += [event for event in [next(seen)] if event[0] in ("invocation", "audit")]
+    calls = [row for name, row in found if name == "invocation"]
+    assert [(row["server"], row["key"]) for row in calls] == [("one", "echo")] * 2
+    assert calls[0]["id"] < calls[1]["id"]
+    assert found[-1][1]["name"] == "one"
+    with pytest.raises(Exception, match="400"):
+        daemon.api("GET", "/events?logs=nonsense")
 
 
 def test_top_prints_once_where_nobody_looks(daemon: Daemon) -> None:

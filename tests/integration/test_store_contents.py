@@ -288,6 +288,8 @@ async def test_choices_go_with_their_server_only(store: Store) -> None:
         ({"limit": 2}, [4, 3]),
         ({"limit": -1}, [4]),
         ({"before": 3}, [1, 0]),
+        ({"after": 2}, [4, 3, 2]),
+        ({"after": 2, "limit": 2}, [3, 2]),
     ],
 )
 async def test_the_audit_log_is_searched(

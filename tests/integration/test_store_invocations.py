@@ -226,6 +226,9 @@ async def test_a_stop_in_trouble_says_what_is_lost(
         ({"limit": 2}, [5, 4]),
         ({"limit": 0}, [5]),
         ({"server": "files", "status": "ok", "before": 4}, [0]),
+        ({"after": 3}, [5, 4, 3]),
+        ({"after": 3, "limit": 2}, [4, 3]),
+        ({"after": 0, "limit": 1}, [0]),
     ],
 )
 async def test_rows_are_found_by_what_is_known_of_them(

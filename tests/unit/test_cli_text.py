@@ -78,3 +78,12 @@ def test_short_forms() -> None:
     assert text.counted(0, "tool") == "0 tools"
     assert text.listed(["a", "b"], 2) == "a  b"
     assert text.listed(["a", "b", "c"], 2) == "a  b  …"
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "drawn"),
+    [(0, 8, ""), (1, 0, ""), (8, 8, "████"), (4, 8, "██"), (3, 8, "█▌"), (0.001, 8, "▏"), (9, 8, "████")],
+)
+def test_bars_show_a_share_and_hide_nothing(value: float, most: float, drawn: str) -> None:
+    """Of four characters at most; whatever is more than nothing is seen."""
+    assert text.bar(value, most, 4) == drawn
