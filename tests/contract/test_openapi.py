@@ -56,7 +56,7 @@ def served() -> Iterator[Daemon]:
 
 @schema.parametrize()
 @settings(
-    max_examples=10,
+    max_examples=8,
     derandomize=True,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
