@@ -2,7 +2,7 @@
 
 Owns the vocabulary of the channel: one msgpack header (a tagged, array-like Struct), then raw payload parts.
 Never decodes a payload part. Fields added later go last, with a default; ``PROTOCOL_VERSION`` goes up when
-that is not enough.
+that is not enough. One long room on purpose: it is read beside that page, in the same order.
 """
 
 from typing import Final, Literal
