@@ -32,7 +32,6 @@ def _reason(name: str, code: int, *, retryable: bool = False, legacy: int | None
     return Reason(name, code, status, retryable, code if legacy is None else legacy)
 
 
-PARSE: Final = _reason("parse_error", protocol.PARSE_ERROR)
 INVALID_REQUEST: Final = _reason("invalid_request", protocol.INVALID_REQUEST)
 METHOD_NOT_FOUND: Final = _reason("method_not_found", protocol.METHOD_NOT_FOUND)
 INVALID_PARAMS: Final = _reason("invalid_params", protocol.INVALID_PARAMS)

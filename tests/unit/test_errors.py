@@ -36,5 +36,5 @@ def test_the_error_object_says_who_why_and_whether_to_try_again() -> None:
         "message": "too slow",
         "data": {"server": "pg", "reason": "idle_limit", "retryable": False, "limit_seconds": 2},
     }
-    bare = msgspec.json.decode(errors.error_object(errors.PARSE, "no JSON", era="modern"))
-    assert bare["data"] == {"reason": "parse_error", "retryable": False}
+    bare = msgspec.json.decode(errors.error_object(errors.INVALID_REQUEST, "no request", era="modern"))
+    assert bare["data"] == {"reason": "invalid_request", "retryable": False}
