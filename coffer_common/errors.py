@@ -4,7 +4,7 @@ Owns the table and the shape of the error object. Never used for an upstream's o
 Codes stay outside JSON-RPC's reserved range (-32768..-32000) except where MCP gives one for the case.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -61,6 +61,8 @@ CONNECTION_LIMIT: Final = _reason("connection_limit", -31010, retryable=True)
 LINE_LIMIT: Final = _reason("line_limit", -31011)
 BAD_ANSWER: Final = _reason("bad_answer", -31012)
 WORKER_LOST: Final = _reason("worker_lost", -31013)
+WORKER_GONE: Final = replace(WORKER_LOST, retryable=True)
+"""The same, where it is certain that the call was not carried out."""
 WORKER_BUSY: Final = _reason("worker_busy", -31014, retryable=True)
 UPSTREAM_STOPPED: Final = _reason("upstream_stopped", -31015, retryable=True)
 CANCELLED: Final = _reason("cancelled", -31016)

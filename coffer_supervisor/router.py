@@ -355,7 +355,8 @@ class Router:
                 text = f"server '{peer.name}' does not take calls as fast as they come; try again later"
                 self._fail(call, errors.WORKER_BUSY, text, server=peer.name)
             else:
-                self._fail(call, errors.WORKER_LOST, f"the worker of server '{peer.name}' is gone", server=peer.name)
+                text = f"server '{peer.name}': its worker is gone, and the call was not sent; try again"
+                self._fail(call, errors.WORKER_GONE, text, server=peer.name)
         elif corr:
             self._calls.unanswered(peer.name, f"the worker of server '{peer.name}' is {trouble}", corr)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coffer_common import frames
 from coffer_supervisor.core.lifecycle import Lifecycle
 from tests.support.heart import Beating, beating, text
 from tests.support.upstreams import Upstream, fake, raw
@@ -53,6 +54,20 @@ async def test_a_killed_worker_fails_its_calls_alone_and_is_replaced(heart: Beat
     assert [row.status for row in await heart.rows(3)].count("error") == 1
     records = heart.heart.home.upstream_pids
     await wait_for(lambda: len(list(records.iterdir())) == 2, what="one record for each living upstream process")
+
+
+async def test_a_call_that_could_not_be_sent_may_be_tried_again(heart: Beating) -> None:
+    """A worker is gone before its end is noticed: its call was never sent, so the error says that a retry is safe."""
+    await heart.add("one", raw())
+    corr, sink = heart.tool("one__echo", delay=30)
+    call = heart.heart.calls.table[corr]
+    await wait_for(lambda: call.peer)
+    assert call.peer is not None
+    frame = frames.Call(corr, call.request.caller, "tools/call", "echo")
+    heart.heart.router.unsent(call.peer, frame, "gone")
+    kind, error = await asyncio.wait_for(sink.done, 10)
+    assert (kind, error["data"]) == ("fail", {"server": "one", "reason": "worker_lost", "retryable": True})
+    assert "was not sent; try again" in error["message"]
 
 
 async def test_what_a_new_worker_cannot_read_stays_as_it_was_known(heart: Beating, tmp_path: Path) -> None:
