@@ -416,6 +416,7 @@ CONTROL: Final = (
     State,
     Heartbeat,
     Dumped,
+    LoginResult,
 )
 
 encode: Final = msgspec.msgpack.Encoder().encode

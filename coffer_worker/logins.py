@@ -17,16 +17,21 @@ PERSON_SECONDS: Final = 600.0
 
 
 class Logins:
-    """``bearer`` is None where the upstream takes none; ``done`` is called when a login went well."""
+    """``bearer`` is None where the upstream takes none; ``done`` is called when a login went well.
+
+    ``post`` takes control frames: LoginResult goes after the State that ``done`` brings about, on the same pair, so that
+    who was told of the login does not find the state of before it.
+    """
 
     def __init__(
         self,
         bearer: Bearer | None,
         outlet: Outlet,
+        post: Callable[[Any], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         done: Callable[[], None],
     ) -> None:
-        self._bearer, self._outlet, self._spawn, self._done = bearer, outlet, spawn, done
+        self._bearer, self._outlet, self._post, self._spawn, self._done = bearer, outlet, post, spawn, done
         self._login = ""
         self._code: asyncio.Future[frames.LoginCode] | None = None
 
@@ -34,7 +39,7 @@ class Logins:
         """A person wishes to log in; a login that was under way is over."""
         if self._bearer is None:
             text = "it is no server at a URL, or its Authorization header is configured"
-            self._outlet.send(frames.LoginResult(frame.login, text))
+            self._post(frames.LoginResult(frame.login, text))
             return
         if self._code is not None and not self._code.done():
             self._code.cancel()
@@ -57,9 +62,10 @@ class Logins:
             error = str(failed)
         if self._login == frame.login:
             self._code = None
-        self._outlet.send(frames.LoginResult(frame.login, error))
         if not error:
             self._done()
+            await asyncio.sleep(0)  # what it set going says its state first
+        self._post(frames.LoginResult(frame.login, error))
 
     async def _flow(self, bearer: Bearer, frame: frames.Login, code: "asyncio.Future[frames.LoginCode]") -> None:
         async def brought() -> frames.LoginCode:

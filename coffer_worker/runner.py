@@ -85,7 +85,7 @@ class Runner:
         self._keeping = Keeping(self._outlet, self._relay.number)
         bearer = self._reach(config, Path(frame.records_dir))
         self._build_calls(config, frame.run)
-        self._logins = Logins(bearer, self._outlet, self._connections.spawn, self._logged_in)
+        self._logins = Logins(bearer, self._outlet, self._post, self._connections.spawn, self._logged_in)
         self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
         self._begin()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +13,8 @@ import pytest
 from coffer_common import exits
 from tests.fixtures.oauth_server import OAuthServer, state_of, visit
 from tests.support.clients import raw_http
-from tests.support.daemon import COFFER, ApiError, Daemon
+from tests.support.daemon import COFFER, Daemon
+from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.e2e]
 
@@ -198,26 +198,37 @@ async def test_a_login_that_fails_says_why(
     assert (await call(house))["error"]["data"]["reason"] == "needs_login"
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["file:///etc/passwd", "javascript:alert(1)", "http://x/$(touch p)", 'https://h/";id;"']
-)
-async def test_a_hostile_authorization_address_is_not_opened(
-    house: Daemon, server: OAuthServer, endpoint: str, tmp_path: Path
-) -> None:
-    """K13: only web addresses, and nothing a shell could take for a command; no browser is started on another."""
-    server.metadata = {"authorization_endpoint": endpoint}
-    opened = tmp_path / "opened"
-    script = tmp_path / "browser"
+def opening(house: Daemon, tmp_path: Path) -> Path:
+    """Have `webbrowser` start a program that only notes what it is given; where it notes it."""
+    opened, script = tmp_path / "opened", tmp_path / "browser"
     script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$1" >> {opened}\n', encoding="utf-8")
     script.chmod(0o755)
     house.extra_env["BROWSER"] = str(script)
-    with pytest.raises(ApiError) as refused:
-        started = await api(house, "POST", "/resources/mcp_server/web/login")
-        # Whatever is let through has become harmless on the way.
-        assert not set(started["url"]) & set("$();\"'` "), json.dumps(started)
-        raise ApiError(409, {"error": {"code": "no_login"}})
-    assert refused.value.code == "no_login"
-    assert not opened.exists()
+    return opened
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["{base}/authorize", "file:///etc/passwd", "javascript:alert(1)", "{base}/$(touch p)", '{base}/";id;"']
+)
+async def test_a_browser_is_given_web_addresses_alone_and_nothing_for_a_shell(
+    house: Daemon, server: OAuthServer, endpoint: str, tmp_path: Path
+) -> None:
+    """K13: only http and https, after parsing; opened without a shell; what is let through has become harmless."""
+    server.metadata = {"authorization_endpoint": endpoint.format(base=server.base)}
+    opened = opening(house, tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        COFFER, "mcp", "login", "web", env=house.env, stdin=subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    ended = asyncio.create_task(process.communicate())
+    try:
+        await wait_for(lambda: ended.done() or (opened.exists() and opened.read_text().endswith("\n")), 20)
+    finally:
+        if not ended.done():
+            process.terminate()
+        await ended
+    given = opened.read_text().strip() if opened.exists() else ""
+    assert given.startswith(server.base) or (not given and process.returncode in (exits.FAILURE, exits.CONFLICT))
+    assert not set(given) & set("$();\"'` "), given
 
 
 async def test_a_removed_server_takes_its_login_along(house: Daemon, server: OAuthServer) -> None:
