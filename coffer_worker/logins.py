@@ -19,8 +19,8 @@ PERSON_SECONDS: Final = 600.0
 class Logins:
     """``bearer`` is None where the upstream takes none; ``done`` is called when a login went well.
 
-    ``post`` takes control frames: LoginResult goes after the State that ``done`` brings about, on the same pair, so that
-    who was told of the login does not find the state of before it.
+    ``post`` takes control frames: LoginResult goes after the State that ``done`` brings about, on the same pair, so
+    that who was told of the login does not find the state of before it.
     """
 
     def __init__(
