@@ -56,6 +56,8 @@ def test_whoever_does_not_wait_is_told_what_goes_on(daemon: Daemon) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that runs the tests in the background has its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no threads here)
     ) as adding:
         assert adding.stderr is not None
         assert adding.stderr.readline() == "starting slow …\n"

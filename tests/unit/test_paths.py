@@ -1,6 +1,8 @@
 """Where files are, and that folders for sockets and secrets are the user's own."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,11 +44,17 @@ def test_folders_are_made_private_and_mended(tmp_path: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_where_the_socket_path_would_be_too_long_another_folder_is_taken(tmp_path: Path) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="cf-", dir="/tmp") as found:
+        yield Path(found)
+
+
+def test_where_the_socket_path_would_be_too_long_another_folder_is_taken(tmp_path: Path, short: Path) -> None:
     """A socket path ends at 107 bytes: then under XDG_RUNTIME_DIR, or in a checked folder under /tmp."""
     root = f"/{'long' * 30}"
-    runtime = tmp_path / "r"
-    runtime.mkdir()
+    runtime = short
     there = Home.from_env({"COFFER_HOME": root, "XDG_RUNTIME_DIR": str(runtime)})
     assert there.run.parent == runtime
     for bad in ("", "relative", str(tmp_path / "missing"), f"/{'x' * 100}"):
