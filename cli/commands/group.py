@@ -34,7 +34,7 @@ Describe = Annotated[
 Description = Annotated[str | None, typer.Option("--description", help="A line for yourself.")]
 
 
-@app.command(epilog="Example: coffer group add work --server github --only 'files/read_*'")
+@app.command(epilog="Example: coffer group add office --server github --only 'files/read_*'")
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name for it: a-z, 0-9, '-' and '_'.")],
     *,
@@ -109,7 +109,7 @@ app.command("list", epilog="Example: coffer group list")(list_)
 app.command("ls", hidden=True)(list_)
 
 
-@app.command(epilog="Example: coffer group show work")
+@app.command(epilog="Example: coffer group show office")
 def show(name: Name, as_json: Json = False) -> None:
     """Show what is in a group, and where clients find it."""
     daemon = client.connect()
@@ -131,7 +131,7 @@ def show(name: Name, as_json: Json = False) -> None:
     render.emit(as_json, found, human)
 
 
-@app.command(epilog="Example: coffer group update work --server github --server files")
+@app.command(epilog="Example: coffer group update office --server github --server files")
 def update(
     name: Name,
     *,
@@ -152,13 +152,13 @@ def update(
     _report(client.connect().send("PATCH", _path(name), ResourceView, wish), "is changed", as_json, quiet)
 
 
-@app.command(epilog="Example: coffer group enable work")
+@app.command(epilog="Example: coffer group enable office")
 def enable(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Offer a disabled group again."""
     _report(client.connect().send("POST", f"{_path(name)}/enable", ResourceView), "is offered again", as_json, quiet)
 
 
-@app.command(epilog="Example: coffer group disable work")
+@app.command(epilog="Example: coffer group disable office")
 def disable(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Offer nothing at a group's endpoint, without forgetting the group."""
     _report(client.connect().send("POST", f"{_path(name)}/disable", ResourceView), "offers nothing", as_json, quiet)
@@ -176,7 +176,7 @@ def remove(name: Name, yes: Yes = False, as_json: Json = False, quiet: Quiet = F
         render.line(f"✓ {name} is removed")
 
 
-app.command("remove", epilog="Example: coffer group remove work --yes")(remove)
+app.command("remove", epilog="Example: coffer group remove office --yes")(remove)
 app.command("rm", hidden=True)(remove)
 
 

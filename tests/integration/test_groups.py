@@ -27,7 +27,7 @@ def house(make_daemon: Callable[..., Daemon]) -> Daemon:
 
 
 def add(house: Daemon, *words: str) -> None:
-    done = house.cli("group", "add", "work", *words)
+    done = house.cli("group", "add", "office", *words)
     assert done.returncode == 0, done
 
 
@@ -38,7 +38,7 @@ async def tools(client: Client) -> dict[str, str | None]:
 async def test_a_group_shows_its_part_and_refuses_the_rest(house: Daemon) -> None:
     """Whole servers, glob patterns and a tool's own description; over HTTP and the shim; calls outside are refused."""
     add(house, "--server", "two", "--only", "one/read_*", "--describe", "one/read_b=Reads B at work.")
-    async with shim_client(house, "legacy", "--group", "work") as client:
+    async with shim_client(house, "legacy", "--group", "office") as client:
         found = await tools(client)
         assert set(found) == {"two__echo", "two__add", "one__read_a", "one__read_b"}
         assert found["one__read_b"] == "Reads B at work."
@@ -46,7 +46,7 @@ async def test_a_group_shows_its_part_and_refuses_the_rest(house: Daemon) -> Non
         assert json_of(await client.call_tool("one__read_b", {"x": 1})) == {"x": 1}
         with pytest.raises(Exception, match="write_a"):
             await client.call_tool("one__write_a", {})
-    async with raw_http(house, "/groups/work/mcp") as raw:
+    async with raw_http(house, "/groups/office/mcp") as raw:
         answer = await raw.modern("tools/list")
         shown = {tool["name"]: tool.get("description") for tool in answer.result["tools"]}
         assert shown == found
@@ -61,8 +61,8 @@ async def test_a_group_shows_its_part_and_refuses_the_rest(house: Daemon) -> Non
 async def test_a_client_of_a_group_enters_there_alone(house: Daemon) -> None:
     """A client that was given a group sees what the group offers, and neither servers nor the aggregate's tools."""
     add(house, "--only", "one/read_*")
-    token = json.loads(house.cli("client", "add", "phone", "--group", "work", "--json").stdout)["token"]
-    async with raw_http(house, "/groups/work/mcp", token) as raw:
+    token = json.loads(house.cli("client", "add", "phone", "--group", "office", "--json").stdout)["token"]
+    async with raw_http(house, "/groups/office/mcp", token) as raw:
         listed = (await raw.modern("tools/list")).result["tools"]
         assert {tool["name"] for tool in listed} == {"one__read_a", "one__read_b"}
     async with raw_http(house, "/servers/one/mcp", token) as raw:
@@ -74,7 +74,7 @@ async def test_a_client_of_a_group_enters_there_alone(house: Daemon) -> None:
 async def test_members_change_while_clients_are_connected(house: Daemon) -> None:
     """Those at the group's endpoint are told of a change of the group and of its servers, and of no other's."""
     add(house, "--server", "two")
-    async with raw_http(house, "/groups/work/mcp") as raw:
+    async with raw_http(house, "/groups/office/mcp") as raw:
         wanted = {"notifications": {"toolsListChanged": True}}
         message, headers = modern_message(1, "subscriptions/listen", wanted)
         async with raw.session.post(raw.url, json=message, headers={**raw.headers, **headers}) as listen:
@@ -91,7 +91,7 @@ async def test_members_change_while_clients_are_connected(house: Daemon) -> None
                 await asyncio.to_thread(house.cli, "mcp", "tools", "one", "--disable", "echo")
                 await asyncio.to_thread(house.cli, "mcp", "tools", "two", "--disable", "add")
                 await wait_for(lambda: len(heard) == 2)
-                await asyncio.to_thread(house.cli, "group", "update", "work", "--server", "one")
+                await asyncio.to_thread(house.cli, "group", "update", "office", "--server", "one")
                 await wait_for(lambda: len(heard) == 3)
                 assert set(heard[1:]) == {"notifications/tools/list_changed"}
             finally:
@@ -99,36 +99,36 @@ async def test_members_change_while_clients_are_connected(house: Daemon) -> None
                 await asyncio.gather(hearing, return_exceptions=True)
         listed = (await raw.modern("tools/list")).result["tools"]
         assert {tool["name"] for tool in listed} == {"one__read_a", "one__read_b", "one__write_a"}
-        await house.call("DELETE", "/resources/group/work")
+        await house.call("DELETE", "/resources/group/office")
         gone = await raw.modern("tools/list")
         assert gone.status == 404
-        assert "no group named work" in gone.error["message"]
+        assert "no group named office" in gone.error["message"]
 
 
 def test_the_commands(house: Daemon) -> None:
     """`coffer group`: made, shown, listed, changed, switched, removed; slips of the pen are refused."""
     add(house, "--server", "two", "--only", "one:tool/read_*", "--describe", "one/echo=Says it again.")
-    shown = house.cli("group", "show", "work").stdout
-    assert "/groups/work/mcp" in shown
+    shown = house.cli("group", "show", "office").stdout
+    assert "/groups/office/mcp" in shown
     assert "one:tool/read_*" in shown
     assert "Says it again." in shown
     assert "two, one:tool/read_*, one:tool/echo" in house.cli("group", "list").stdout
-    assert house.cli("group", "ls", "-q").stdout == "work\n"
+    assert house.cli("group", "ls", "-q").stdout == "office\n"
     for words, code in (
-        (["add", "work", "--server", "two"], 5),
+        (["add", "office", "--server", "two"], 5),
         (["add", "other"], 2),
         (["add", "other", "--server", "nobody"], 2),
         (["add", "other", "--only", "one"], 2),
         (["add", "other", "--only", "one:thing/x"], 2),
-        (["update", "work"], 2),
-        (["remove", "work"], 2),
+        (["update", "office"], 2),
+        (["remove", "office"], 2),
         (["show", "other"], 4),
     ):
         assert house.cli("group", *words).returncode == code, words
-    assert house.cli("group", "update", "work", "--server", "one", "--description", "d").returncode == 0
+    assert house.cli("group", "update", "office", "--server", "one", "--description", "d").returncode == 0
     listed = json.loads(house.cli("group", "list", "--json").stdout)["resources"]
     assert [(one["config"]["servers"], one["config"]["capabilities"]) for one in listed] == [(["one"], [])]
     for word, state in (("disable", "disabled"), ("enable", "enabled")):
-        assert house.cli("group", word, "work").returncode == 0
+        assert house.cli("group", word, "office").returncode == 0
         assert state in house.cli("group", "list").stdout
-    assert house.cli("group", "rm", "work", "--yes").returncode == 0
+    assert house.cli("group", "rm", "office", "--yes").returncode == 0

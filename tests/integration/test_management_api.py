@@ -98,7 +98,7 @@ def test_every_kind_goes_through_one_path(daemon: Daemon) -> None:
     made = daemon.api("POST", "/resources", {"kind": "client", "name": "cursor", "config": {"token_sha256": SHA}})
     assert made["ref"] == "client:cursor"
     assert SHA not in json.dumps(made)
-    group = {"kind": "group", "name": "work", "config": {"servers": ["files"]}, "description": "at work"}
+    group = {"kind": "group", "name": "office", "config": {"servers": ["files"]}, "description": "at work"}
     unknown = refused(daemon, "POST", "/resources", group)
     assert unknown.code == "unknown_server"
     assert "files" in str(unknown)
@@ -108,19 +108,19 @@ def test_every_kind_goes_through_one_path(daemon: Daemon) -> None:
     daemon.api("POST", "/resources", group)
     assert refused(daemon, "POST", "/resources", group).status == 409
     assert refused(daemon, "POST", "/resources", {**group, "name": "bad name"}).status == 400
-    changed = daemon.api("PATCH", "/resources/group/work", {"config": {"servers": ["files", "git"]}})
+    changed = daemon.api("PATCH", "/resources/group/office", {"config": {"servers": ["files", "git"]}})
     assert changed["config"]["servers"] == ["files", "git"]
     assert changed["description"] == "at work"
-    assert daemon.api("POST", "/resources/group/work/disable")["enabled"] is False
-    assert daemon.api("POST", "/resources/group/work/enable")["enabled"] is True
+    assert daemon.api("POST", "/resources/group/office/disable")["enabled"] is False
+    assert daemon.api("POST", "/resources/group/office/enable")["enabled"] is True
     refs = [one["ref"] for one in daemon.api("GET", "/resources")["resources"]]
-    assert refs == ["client:cursor", "group:work", "mcp_server:files", "mcp_server:git"]
-    assert daemon.api("DELETE", "/resources/group/work") == {"removed": "group:work"}
-    assert refused(daemon, "DELETE", "/resources/group/work").status == 404
+    assert refs == ["client:cursor", "group:office", "mcp_server:files", "mcp_server:git"]
+    assert daemon.api("DELETE", "/resources/group/office") == {"removed": "group:office"}
+    assert refused(daemon, "DELETE", "/resources/group/office").status == 404
     credential = {"kind": "credential", "name": "x", "config": {"backend": "file", "updated_at": ""}}
     assert refused(daemon, "POST", "/resources", credential).code == "use_credentials"
     events = [(row["event"], row["kind"], row["name"]) for row in daemon.api("GET", "/audit")["audit"]]
-    assert ("resource.deleted", "group", "work") in events
+    assert ("resource.deleted", "group", "office") in events
     assert ("resource.created", "client", "cursor") in events
 
 

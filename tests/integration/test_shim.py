@@ -407,7 +407,7 @@ async def test_help_and_version_go_to_stdout(standin: StandIn) -> None:
         ([], {}, "/mcp", True),
         (["--server", "files"], {"COFFER_NO_SPAWN": "0"}, "/servers/files/mcp", True),
         (["--server=files", "--no-spawn"], {}, "/servers/files/mcp", False),
-        (["--group", "work"], {"COFFER_NO_SPAWN": "1"}, "/groups/work/mcp", False),
+        (["--group", "office"], {"COFFER_NO_SPAWN": "1"}, "/groups/office/mcp", False),
     ],
 )
 def test_arguments(argv: list[str], env: dict[str, str], endpoint: str, spawn: bool) -> None:
