@@ -1,8 +1,9 @@
 """Text for people: what servers say made harmless for a terminal, and figures in words.
 
-Owns the escaping that everything from a server goes through on its way to a terminal. Pure string work, no rich.
+Owns the escaping that everything from a server goes through on its way to a terminal. No I/O, no rich.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
@@ -91,6 +92,13 @@ def local_time(rfc3339: str | None) -> str:
         return datetime.fromisoformat(rfc3339).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:
         return safe(rfc3339)
+
+
+def home_path(path: str) -> str:
+    """A path, with ``~`` for your home."""
+    home = os.path.expanduser("~")
+    inside = path == home or path.startswith(f"{home}/")
+    return f"~{path[len(home) :]}" if inside and home != "/" else path
 
 
 def counted(number: int, noun: str) -> str:

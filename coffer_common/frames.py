@@ -206,13 +206,13 @@ class State(_Frame, frozen=True, tag="state"):
     instructions: str = ""
     stderr: tuple[str, ...] = ()
     restarts: int = 0
-    dual_era: bool = False
 
 
 class Heartbeat(_Frame, frozen=True, tag="heartbeat"):
-    """Every second from the control thread. Seconds and bytes; ``pids`` are the upstream's own processes."""
+    """Every second from the control thread. Seconds and bytes; ``pids`` are the upstream's own processes,
+    ``projects`` the directories that it has connections for, where it is started for each.
+    """
 
-    seq: int
     in_flight: int
     oldest: float
     oldest_key: str
@@ -224,6 +224,7 @@ class Heartbeat(_Frame, frozen=True, tag="heartbeat"):
     cpu_seconds: float
     queued: int = 0
     pids: tuple[int, ...] = ()
+    projects: tuple[str, ...] = ()
 
 
 class CatalogueEntry(_Frame, frozen=True):
@@ -332,7 +333,7 @@ class Notify(_Frame, frozen=True, tag="notify"):
 
 
 class Dumped(_Frame, frozen=True, tag="dumped"):
-    """Part 2: JSON ``{"calls": [...], "tasks": [...], "tree": [...], "stderr": [...]}``."""
+    """Part 2: JSON ``{"calls": [...], "connections": [...], "tasks": [...], "tree": [...], "stderr": [...]}``."""
 
     corr: int
 

@@ -100,7 +100,8 @@ class Supervision:
         """The calls in flight, oldest first."""
         now, noun = self._loop.time(), self._workers.dispatcher.call_type
         found = self._calls.table.values() if name is None else self._calls.by_server.get(name, {}).values()
-        return [call_view(call, noun(call.request.method), now) for call in found]
+        configs = {name: upstream.config for name, upstream in self.upstreams.items()}
+        return [call_view(call, noun(call.request.method), now, configs.get(call.server)) for call in found]
 
     def kill_call(self, call_id: str) -> bool:
         """End the call ``c-NUMBER``; False if there is none."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from coffer_common import frames, names
 from coffer_common.frames import CapabilityType, UpstreamState
-from coffer_common.resources import HttpServer, McpServerConfig
+from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
 from coffer_supervisor.channel import Peer
 from coffer_supervisor.core import gate
 from coffer_supervisor.core.catalogue import TYPES, Server
@@ -52,11 +52,13 @@ class UpstreamView:
     stderr: tuple[str, ...]
     missing: str
     queued: int = 0
+    projects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """One call in flight. ``state``: ``held`` (no worker to take it yet), ``running`` or ``asking``."""
+    """One call in flight. ``state``: ``held`` (no worker to take it yet), ``running`` or ``asking``.
+    ``project``: the directory it is served in, where the server is started for each."""
 
     id: str
     server: str
@@ -66,6 +68,8 @@ class CallView:
     session: str
     client: str
     state: str
+    method: str = ""
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ class Upstream:
             stderr=self.facts.stderr if self.facts is not None else (),
             missing=self.missing(server),
             queued=beat.queued if alive and beat is not None else 0,
+            projects=beat.projects if alive and beat is not None else (),
         )
 
 
@@ -198,12 +203,23 @@ def _exposed(server: str, type_: CapabilityType, key: str) -> str:
     return names.exposed_uri(server, key) if type_ in ("resource", "template") else names.exposed_name(server, key)
 
 
-def call_view(call: Pending, type_: str, now: float) -> CallView:
+def call_view(call: Pending, type_: str, now: float, config: McpServerConfig | None = None) -> CallView:
     """A call in flight as an operator sees it."""
     state = "held" if call.peer is None else "asking" if call.asks else "running"
     request = call.request
-    client = request.shown_client
-    return CallView(f"c-{call.corr}", call.server, type_, call.key, now - call.started, call.session, client, state)
+    per_project = isinstance(config, StdioServer) and config.per_project
+    return CallView(
+        f"c-{call.corr}",
+        call.server,
+        type_,
+        call.key,
+        now - call.started,
+        call.session,
+        request.shown_client,
+        state,
+        request.method,
+        request.caller.cwd if per_project else "",
+    )
 
 
 def utc_now() -> datetime:

@@ -7,10 +7,8 @@ upstream or a call.
 
 import asyncio
 import os
-import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import setproctitle
 
 from coffer_common import frames
 from coffer_worker.link import Control, Link
+from coffer_worker.stacks import thread_stacks
 
 BEAT_SECONDS: Final = 1.0
 DUMP_SECONDS: Final = 1.0
@@ -41,6 +40,7 @@ class Figures:
     bytes_in: int = 0
     bytes_out: int = 0
     pids: tuple[int, ...] = ()
+    projects: tuple[str, ...] = ()
 
 
 class ControlThread:
@@ -72,7 +72,6 @@ class ControlThread:
         self._asked_at = 0.0
         self._lag = 0.0
         self._outstanding = False
-        self._sequence = 0
         self._dumps: dict[int, float] = {}
         self._lock = threading.Lock()
         self._ending = False
@@ -164,10 +163,8 @@ class ControlThread:
             self._on_loop(self._stamp)
         figures = self._figures
         oldest = now - figures.oldest_since if figures.oldest_since is not None else 0.0
-        self._sequence += 1
         socket.send(
             frames.Heartbeat(
-                seq=self._sequence,
                 in_flight=figures.in_flight,
                 oldest=oldest,
                 oldest_key=figures.oldest_key,
@@ -179,6 +176,7 @@ class ControlThread:
                 cpu_seconds=time.process_time(),
                 queued=figures.queued,
                 pids=figures.pids,
+                projects=figures.projects,
             )
         )
         self._title(figures, oldest)
@@ -210,15 +208,6 @@ class ControlThread:
             note = f"the event loop has not answered for {DUMP_SECONDS:g} s; these are the stacks of its threads"
             body = {"calls": [], "tasks": [note, *thread_stacks()], "tree": [], "stderr": [], "loop": "stuck"}
             socket.send(frames.Dumped(corr), msgspec.json.encode(body))
-
-
-def thread_stacks() -> list[str]:
-    """The stack of each thread of this process."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return [
-        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    ]
 
 
 def _rss() -> int:

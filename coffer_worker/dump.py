@@ -3,36 +3,45 @@
 Owns the shape of that report. Never changes anything, never shows a secret.
 """
 
-import asyncio
-import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from coffer_common.resources import Limits
+from coffer_worker.connections import Connections
 from coffer_worker.core.relay import Flight, Relay
+from coffer_worker.log import UpstreamLog
 from coffer_worker.process.tree import TreeReader
+from coffer_worker.stacks import task_stacks
 
 _trees = TreeReader()
 
 
 def empty() -> dict[str, Any]:
     """The report of a worker that has no configuration yet."""
-    return {"calls": [], "tasks": task_stacks(), "tree": [], "stderr": [], "loop": "answers"}
+    return {"calls": [], "connections": [], "tasks": task_stacks(), "tree": [], "stderr": [], "loop": "answers"}
 
 
 def of(
-    relay: Relay, limits: Limits, pids: Iterable[int], stderr: list[str], *, mask: Callable[[str], str], now: float
+    relay: Relay,
+    connections: Connections,
+    limits: Limits,
+    pids: Iterable[int],
+    log: UpstreamLog,
+    *,
+    now: float,
 ) -> dict[str, Any]:
     """The report, ready to be encoded as JSON."""
     rows = [row for pid in pids for row in _trees.read(pid)]
     tree = [
-        {name: getattr(row, name) for name in row.__struct_fields__} | {"command": mask(row.command)} for row in rows
+        {name: getattr(row, name) for name in row.__struct_fields__} | {"command": log.mask(row.command)}
+        for row in rows
     ]
     return {
         "calls": [_call(flight, limits, now) for flight in relay],
+        "connections": _connections(connections, now),
         "tasks": task_stacks(),
         "tree": tree,
-        "stderr": stderr,
+        "stderr": list(log.tail),
         "loop": "answers",
         "late_answers": relay.late,
     }
@@ -56,11 +65,20 @@ def _call(flight: Flight, limits: Limits, now: float) -> dict[str, Any]:
     }
 
 
-def task_stacks() -> list[str]:
-    """The stack of each task of the running loop."""
-    found: list[str] = []
-    for task in asyncio.all_tasks():
-        text = io.StringIO()
-        task.print_stack(file=text)
-        found.append(text.getvalue())
-    return found
+def _connections(connections: Connections, now: float) -> list[dict[str, Any]]:
+    rows = []
+    for member in connections.pool.members.values():
+        connection = connections.open.get(member.number)
+        pids = () if connection is None or connection.pipe is None else connection.pipe.pids
+        rows.append(
+            {
+                "number": member.number,
+                "revision": member.key.revision,
+                "session": member.key.session.strip("\0"),
+                "project": member.key.project,
+                "pids": list(pids),
+                "calls": member.calls,
+                "idle_seconds": None if member.busy else round(now - member.last_used, 3),
+            }
+        )
+    return rows

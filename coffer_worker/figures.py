@@ -28,4 +28,5 @@ def of(
         past[0] + sum(pipe.bytes_in for pipe in pipes),
         past[1] + sum(pipe.bytes_out for pipe in pipes),
         pids,
+        connections.pool.projects(),
     )

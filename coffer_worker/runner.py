@@ -254,7 +254,7 @@ class Runner:
         self._post(self._discreet.state(state))
 
     def _say_ready(self) -> None:
-        identity, pool = self._identity, self._connections.pool
+        identity = self._identity
         assert identity is not None
         self._connections.say(
             State(
@@ -266,7 +266,6 @@ class Runner:
                 capabilities=identity.capabilities,
                 instructions=identity.instructions,
                 restarts=self._connections.restarts.total,
-                dual_era=bool(pool.legacy_side),
             )
         )
 
@@ -363,9 +362,7 @@ class Runner:
             body = dump.empty()
         else:
             pids = [] if self._way is None else list(self._way.pids)
-            body = dump.of(
-                self._relay, self._config.limits, pids, list(self._log.tail), mask=self._log.mask, now=time.monotonic()
-            )
+            body = dump.of(self._relay, self._connections, self._config.limits, pids, self._log, now=time.monotonic())
         self._post(frames.Dumped(corr), msgspec.json.encode(body))
 
     def pressure(self, on: bool) -> None:

@@ -1,19 +1,20 @@
-"""``coffer ps``: workers, upstream processes and calls in flight, for whoever looks for what hangs."""
+"""``coffer ps``: workers, upstream processes and calls in flight, for whoever looks for what hangs.
+
+Owns the table and the command's forms. Never shows one server in full: ``ps_detail`` does.
+"""
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from coffer_cli import client, render
+from coffer_cli.commands import ps_detail
 from coffer_cli.commands.mcp_wait import brief
 from coffer_cli.errors import usage
 from coffer_cli.options import Json, Quiet, server_names
-from coffer_cli.text import duration, shortened, size
-from coffer_common.api import CallView, Killed, Process, PsDetail, PsList, PsRow
-
-_SLOW_SECONDS = 30.0
-_STATES = {"T": "stopped (SIGSTOP)", "t": "traced", "Z": "zombie", "D": "waiting for a disk", "R": "running"}
+from coffer_cli.text import duration, home_path, shortened, size
+from coffer_common.api import Killed, Process, PsDetail, PsList, PsRow
 
 
 def add_to(root: typer.Typer) -> None:
@@ -71,7 +72,12 @@ def _table(rows: list[PsRow]) -> None:
         render.number("RSS"),
         render.Column("LAST ERROR", fold=True),
     ]
-    render.table(columns, [_row(row) for row in rows])
+    lines = [_row(row) for row in rows]
+    if any(row.projects for row in rows):
+        columns.insert(7, render.Column("PROJECTS"))
+        for row, cells in zip(rows, lines, strict=True):
+            cells.insert(7, shortened(", ".join(home_path(one) for one in row.projects), 60) or "-")
+    render.table(columns, lines)
 
 
 def _row(row: PsRow) -> list[str]:
@@ -107,7 +113,7 @@ def _program(process: Process) -> str:
 def _oldest(row: PsRow) -> str:
     if not row.in_flight or row.oldest_seconds is None:
         return "-"
-    mark = " ⚠" if row.oldest_seconds >= _SLOW_SECONDS else ""
+    mark = " ⚠" if row.oldest_seconds >= ps_detail.SLOW_SECONDS else ""
     return f"{shortened(row.oldest_key, 40)}  {duration(row.oldest_seconds)}{mark}"
 
 
@@ -125,71 +131,4 @@ def _one(name: str, as_json: bool, quiet: bool) -> None:
         for call in found.calls:
             render.line(call.id)
         return
-    render.emit(as_json, found, lambda: _detail(found))
-
-
-def _detail(found: PsDetail) -> None:
-    row = found.worker
-    _table([row])
-    render.line()
-    render.line("calls" if found.calls else "calls: none in flight")
-    for call in found.calls:
-        render.line(f"  {_call(call, found.worker_calls)}")
-    if found.tree:
-        render.line("upstream process tree")
-        for process in found.tree:
-            render.line(f"  {_branch(process)}")
-    _tasks(found)
-    for hint in _hints(found):
-        render.line(f"hint: {hint}")
-    if found.stderr:
-        render.line(f"last lines of its log (coffer mcp logs {row.name})")
-        for text in found.stderr:
-            render.line(f"  {text}")
-
-
-def _call(call: CallView, worker_calls: list[Any]) -> str:
-    own = next((one for one in worker_calls if isinstance(one, dict) and f"c-{one.get('corr')}" == call.id), {})
-    where = f"waiting for {own['waiting_for']}" if own.get("waiting_for") else call.state
-    limit = own.get("limit_in")
-    ends = f"; times out in {duration(limit)}" if isinstance(limit, float | int) else ""
-    who = f"client {call.client or 'unnamed'}"
-    return f"{call.id}  {shortened(call.key, 60)}  {duration(call.seconds)}  {who}  {where}{ends}"
-
-
-def _branch(process: Process) -> str:
-    stem = f"{'  ' * (process.depth - 1)}└ " if process.depth else ""
-    state = _STATES.get(process.state, "sleeping")
-    return (
-        f"{stem}{process.pid} {shortened(process.command, 100)}   {state}   "
-        f"{process.cpu_seconds:.1f} s CPU   {size(process.rss)}"
-    )
-
-
-def _tasks(found: PsDetail) -> None:
-    if found.dump_error:
-        render.line(f"the worker's tasks: not known, {found.dump_error}")
-        return
-    if not found.tasks:
-        return
-    render.line("the worker's tasks")
-    for task in found.tasks:
-        for number, text in enumerate(str(task).splitlines()):
-            render.line(f"  {'  ' if number else ''}{text.rstrip()}")
-
-
-def _hints(found: PsDetail) -> list[str]:
-    name = found.worker.name
-    hints: list[str] = []
-    one = next((f"; coffer ps kill {call.id} ends this call only" for call in found.calls[:1]), "")
-    again = f"coffer mcp restart {name} ends it and starts it again"
-    if found.worker.worker_stopped:
-        hints.append(f"the worker itself is stopped (SIGSTOP). {again}.")
-    if any(process.state == "T" for process in found.tree):
-        hints.append(f"the upstream's process is stopped. {again}{one}.")
-    elif any(call.seconds >= _SLOW_SECONDS for call in found.calls):
-        hints.append(f"a call has been waiting for the upstream for long. {again}{one}.")
-    if found.worker.state == "failed":
-        why = brief(name, found.worker.last_error) or "see its log"
-        hints.append(f"it was given up for now: {why}. coffer mcp restart {name} tries at once.")
-    return hints
+    render.emit(as_json, found, lambda: ps_detail.show(found, lambda: _table([found.worker])))

@@ -41,6 +41,7 @@ from coffer_common.api.logs import (
 )
 from coffer_common.api.ps import (
     CallView,
+    ConnectionView,
     Killed,
     Process,
     PsDetail,
@@ -98,6 +99,7 @@ __all__ = [
     "CapabilityList",
     "CapabilityView",
     "ClientToken",
+    "ConnectionView",
     "Count",
     "CreateClient",
     "CreateResource",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coffer_common import proctree
-from coffer_common.api import Killed, Process, PsDetail, PsList, PsRow
+from coffer_common.api import ConnectionView, Killed, Process, PsDetail, PsList, PsRow
 from coffer_supervisor.management import views
 from coffer_supervisor.management.errors import missing
 from coffer_supervisor.management.request import Answer, Management, Request
@@ -27,10 +27,12 @@ _STDERR_LINES = 5
 class _Masked(msgspec.Struct):
     pid: int
     command: str = ""
+    cpu_percent: float | None = None
 
 
 class _Dump(msgspec.Struct):
     calls: list[Any] = []
+    connections: list[ConnectionView] = []
     tasks: list[Any] = []
     tree: list[_Masked] = []
     stderr: list[str] = []
@@ -65,8 +67,8 @@ async def show(request: Request) -> Answer:
     stopped, tree = known.get(row.worker_pid or 0, (False, []))
     dump, error = await _dump(request, row.worker_pid, stopped)
     # Only the worker knows the secrets that a process may have put into its own command line.
-    masked = {process.pid: process.command for process in dump.tree if process.command}
-    tree = [msgspec.structs.replace(one, command=masked.get(one.pid, one.command)) for one in tree]
+    told = {process.pid: process for process in dump.tree}
+    tree = [_with(process, told.get(process.pid)) for process in tree]
     stderr, _ = await asyncio.to_thread(tail, management.home.upstream_log(request.name), _STDERR_LINES)
     return PsDetail(
         worker=msgspec.structs.replace(
@@ -78,7 +80,14 @@ async def show(request: Request) -> Answer:
         tasks=dump.tasks,
         stderr=stderr or dump.stderr or list(view.stderr),
         dump_error=error,
+        connections=dump.connections,
     )
+
+
+def _with(process: Process, told: _Masked | None) -> Process:
+    if told is None:
+        return process
+    return msgspec.structs.replace(process, command=told.command or process.command, cpu_percent=told.cpu_percent)
 
 
 async def kill(request: Request) -> Answer:

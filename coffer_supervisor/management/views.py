@@ -96,6 +96,7 @@ def ps_row(view: "upstream.UpstreamView") -> PsRow:
         loop_lag=_rounded(view.loop_lag),
         last_error=view.last_error,
         retry_in=_rounded(view.retry_in),
+        projects=list(view.projects),
     )
 
 
@@ -115,6 +116,8 @@ def call_view(call: "upstream.CallView") -> CallView:
         session=call.session,
         client=call.client,
         state=call.state,
+        method=call.method,
+        project=call.project,
     )
 
 

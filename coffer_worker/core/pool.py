@@ -200,6 +200,10 @@ class Pool:
         """The connections that belong to one session alone."""
         return [m for m in self.members.values() if m.key.session == session]
 
+    def projects(self) -> tuple[str, ...]:
+        """The directories that connections are open for, each once."""
+        return tuple(sorted({m.key.project for m in self.members.values() if m.key.project}))
+
     def idle(self, now: float) -> list[Member]:
         """The connections to close: nothing depends on them, and nothing has for the idle time."""
         limit = self.limits.idle_close_seconds

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
@@ -74,6 +75,37 @@ async def test_two_clients_in_two_folders_are_served_in_their_own(
         assert await cwd_of(fourth) == daemon.env["HOME"]
     shown = json.loads((await asyncio.to_thread(daemon.cli, "mcp", "show", "s", "--json")).stdout)
     assert "per_project" in json.dumps(shown)
+
+
+async def test_ps_says_which_projects_a_server_runs_for(daemon: Daemon, folders: tuple[Path, Path]) -> None:
+    """The table names their folders; one server in detail says which connection and process is whose, and each call."""
+    await registered(daemon, upstreams.fake("--era", "modern", "--tools", "whoami", "hang"), "--per-project")
+    a, _ = folders
+
+    async def seen(*words: str) -> dict[str, Any]:
+        return dict(json.loads((await asyncio.to_thread(daemon.cli, "ps", *words, "--json")).stdout))
+
+    async def projects() -> bool:
+        return (await seen())["workers"][0]["projects"] == [str(a)]
+
+    async with shim_in(daemon, a, "auto") as client:
+        assert await cwd_of(client) == str(a)
+        await wait_for(projects, 20, "the project in ps")
+        hanging = asyncio.create_task(client.call_tool("s__hang", {}))
+
+        async def in_flight() -> dict[str, Any] | None:
+            detail = await seen("s")
+            return detail if detail["calls"] else None
+
+        detail = await wait_for(in_flight, 20, "the call")
+        assert [(call["project"], call["method"]) for call in detail["calls"]] == [(str(a), "tools/call")]
+        own = next(one for one in detail["connections"] if one["project"] == str(a))
+        assert own["calls"] == 1 and set(own["pids"]) <= {process["pid"] for process in detail["tree"]}
+        assert all(process["cpu_percent"] is not None for process in detail["tree"])
+        text = (await asyncio.to_thread(daemon.cli, "ps", "s")).stdout
+        assert "PROJECTS" in text and text.count(str(a)) >= 2
+        assert "tools/call  hang" in text and "coffer_worker/" in text
+        hanging.cancel()
 
 
 async def test_clients_of_one_project_share_a_server_that_is_shared(daemon: Daemon, folders: tuple[Path, Path]) -> None:

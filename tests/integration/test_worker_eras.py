@@ -133,7 +133,6 @@ async def test_a_dual_era_upstream_serves_each_client_in_its_era(tmp_path: Path)
         assert json.loads((await worker.call("whoami", by=caller("2025-11-25", "l"))).text)["version"] == "2025-11-25"
         assert starts(upstream) == 2
         await wait_for(lambda: "tool:echo" in worker.catalogue("legacy"))
-        await wait_for(lambda: worker.all(frames.State)[-1].dual_era)
 
 
 async def test_the_legacy_lists_of_a_dual_era_upstream_on_demand(tmp_path: Path) -> None:
