@@ -41,10 +41,11 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No connection, and why."""
+    """No connection, and why. ``refused``: the daemon has no such endpoint."""
 
     message: str
     not_running: bool = False
+    refused: bool = False
 
 
 class _Refusal(DiscoveryError):
@@ -97,6 +98,8 @@ class Attacher:
                     outcome = self._start(mode, cancel)
         except NotRunning as error:
             outcome = Failed(str(error), not_running=True)
+        except _Refusal as error:
+            outcome = Failed(str(error), refused=error.reason == "endpoint")
         except (DiscoveryError, OSError) as error:
             outcome = Failed(str(error))
         except Exception as error:  # the client must hear of it: this thread has nobody else to tell

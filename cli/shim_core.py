@@ -72,6 +72,7 @@ class Core:
     ever_attached: bool = False
     _goodbye: str = ""
     _away: str = ""
+    _lack: errors.Reason = errors.DAEMON_ABSENT
     _retry_at: float | None = None
     _drain_until: float | None = None
     _refused_any: bool = False
@@ -192,7 +193,7 @@ class Core:
         if request.seen.kind != "request":
             return []
         self._refused_any = True
-        return self._fail(request, errors.DAEMON_ABSENT, self._away)
+        return self._fail(request, self._lack, self._away)
 
     def _fail(self, request: _Request, reason: errors.Reason, message: str) -> list[Effect]:
         answer = jsonrpc.error_response(request.seen.raw_id, errors.error_object(reason, message))
@@ -240,14 +241,18 @@ class Core:
             return [*effects, ToDaemon(self._session.reopen())]
         return [*effects, *self._opened(), *self._drained()]
 
-    def attach_failed(self, message: str, now: float, *, not_running: bool = False) -> list[Effect]:
-        """No daemon could be reached. ``not_running``: none runs, and none was to be started."""
+    def attach_failed(
+        self, message: str, now: float, *, not_running: bool = False, refused: bool = False
+    ) -> list[Effect]:
+        """No daemon could be reached. ``not_running``: none runs, and none was to be started. ``refused``: it has no
+        such group, which no retry mends."""
         if not_running and not self.ever_attached:
             return [Log(message), Exit(3)]
-        if self.link == "looking":
+        if self.link == "looking" and not refused:
             self.link = "away"
             return [*self._refuse_queue(), Attach("watch"), *self._drained()]
         self.link, self._away = "away", message
+        self._lack = errors.UNKNOWN_GROUP if refused else errors.DAEMON_ABSENT
         self._retry_at = now + RETRY_SECONDS if self.spawn else None
         return [Log(message), *self._refuse_queue(), Attach("watch"), *self._drained()]
 
@@ -258,6 +263,7 @@ class Core:
             params = b'{"requestId":' + raw_id + b',"reason":"the Coffer daemon that asked is gone"}'
             effects.append(ToClient(jsonrpc.notification("notifications/cancelled", params)))
         self._asks.clear()
+        self._lack = errors.DAEMON_ABSENT
         if self._session is not None:
             self._session.closed()
         for listen in self._listens.values():
@@ -368,6 +374,7 @@ class Core:
         for waiting in due:
             self._queue.remove(waiting)
             self._queued_bytes -= len(waiting.request.line)
+            self._lack = errors.DAEMON_ABSENT
             self._away = f"no Coffer daemon was ready within {WAIT_SECONDS:.0f} s; see: coffer daemon status"
             effects += self._refuse(waiting.request)
         if self._drain_until is None or now < self._drain_until:
@@ -385,7 +392,8 @@ class Core:
         return [] if waits else [Exit(self._exit_code())]
 
     def _exit_code(self) -> int:
-        return 3 if self._refused_any and not self.ever_attached else 0
+        never = 4 if self._lack is errors.UNKNOWN_GROUP else 3
+        return never if self._refused_any and not self.ever_attached else 0
 
 
 def _error(code: int, message: str) -> ToClient:

@@ -231,7 +231,8 @@ class Loop:
             if outcome.rest:
                 self._daemon_bytes(outcome.rest)
         elif outcome is not None:
-            self._do(self._core.attach_failed(outcome.message, now, not_running=outcome.not_running))
+            how = {"not_running": outcome.not_running, "refused": outcome.refused}
+            self._do(self._core.attach_failed(outcome.message, now, **how))
 
     # -- what is to be done -------------------------------------------------------------------------------------
 

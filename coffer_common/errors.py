@@ -46,6 +46,7 @@ UNKNOWN_CURSOR: Final = _reason("unknown_cursor", protocol.INVALID_PARAMS)
 CAPABILITY_DISABLED: Final = _reason("capability_disabled", protocol.INVALID_PARAMS, legacy=protocol.SERVER_ERROR)
 SERVER_DISABLED: Final = _reason("server_disabled", protocol.INVALID_PARAMS, legacy=protocol.SERVER_ERROR)
 UNKNOWN_SERVER: Final = _reason("unknown_server", protocol.INVALID_PARAMS)
+UNKNOWN_GROUP: Final = _reason("unknown_group", protocol.INVALID_PARAMS)
 DENIED: Final = _reason("denied", protocol.INVALID_PARAMS, legacy=protocol.SERVER_ERROR)
 
 UPSTREAM_FAILED: Final = _reason("upstream_failed", -31001, retryable=True)

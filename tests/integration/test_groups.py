@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from mcp import Client
 
 from tests.support import upstreams
 from tests.support.clients import json_of, modern_message, raw_http, shim_client
-from tests.support.daemon import Daemon
+from tests.support.daemon import SHIM, Daemon
 from tests.support.wait import wait_for
 
 
@@ -24,6 +26,11 @@ def house(make_daemon: Callable[..., Daemon]) -> Daemon:
     for name in ("one", "two"):
         daemon.wait_state(name)
     return daemon
+
+
+def legacy_params() -> dict[str, Any]:
+    """What a client of the handshake's era says of itself."""
+    return {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 
 
 def add(house: Daemon, *words: str) -> None:
@@ -56,6 +63,31 @@ async def test_a_group_shows_its_part_and_refuses_the_rest(house: Daemon) -> Non
         whole = {tool["name"]: tool.get("description") for tool in (await raw.modern("tools/list")).result["tools"]}
         assert "one__write_a" in whole
         assert whole["one__read_b"] != "Reads B at work."
+
+
+async def test_a_group_that_does_not_exist_is_refused_with_words(house: Daemon) -> None:
+    """As an unknown server is: no absent daemon, nothing to try again; and it is served once the group is there."""
+
+    async def refusal(*flags: str) -> tuple[str, bool, str]:
+        process = await asyncio.create_subprocess_exec(
+            SHIM, *flags, env=house.env, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        )
+        ask = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": legacy_params()}
+        out, _ = await asyncio.wait_for(process.communicate(json.dumps(ask).encode() + b"\n"), 30)
+        error = json.loads(out.splitlines()[0])["error"]
+        return error["data"]["reason"], error["data"]["retryable"], error["message"]
+
+    reason, again, message = await refusal("--group", "office")
+    assert (reason, again) == ("unknown_group", False)
+    assert "no group named office" in message and "coffer group list" in message
+    reason, again, message = await refusal("--server", "nobody")
+    assert (reason, again) == ("unknown_server", False)
+    assert "coffer mcp list" in message
+    async with raw_http(house, "/groups/office/mcp") as raw:
+        assert (await raw.modern("tools/list")).status == 404
+    await asyncio.to_thread(add, house, "--server", "two")
+    async with shim_client(house, "legacy", "--group", "office") as client:
+        assert "two__echo" in await tools(client)
 
 
 async def test_a_client_of_a_group_enters_there_alone(house: Daemon) -> None:

@@ -436,6 +436,35 @@ def test_where_no_daemon_was_ever_reached_the_exit_code_says_so() -> None:
     assert rest(effects) == [Exit(3)]
 
 
+def test_a_refused_group_is_no_absent_daemon() -> None:
+    """Its requests are answered with what is wrong, and not to be tried again; the group may come into being later."""
+    core = Core()
+    core.client_line(request(1), 0)
+    effects = core.attach_failed("there is no group named x", 0, refused=True)
+    (answer,) = to_client(effects)
+    assert answer["error"]["data"] == {"reason": "unknown_group", "retryable": False}
+    assert "no group named x" in answer["error"]["message"]
+    assert rest(effects) == [Attach("watch")]
+    assert to_client(core.client_line(request(2), 1))[0]["error"]["data"]["reason"] == "unknown_group"
+    assert core.client_line(request(3), RETRY_SECONDS + 1) == [Attach("start")]
+    assert rest(core.client_end(RETRY_SECONDS + 1)) == []
+    effects = core.attach_failed("there is no group named x", RETRY_SECONDS + 1, refused=True)
+    assert rest(effects) == [Attach("watch"), Exit(4)]
+
+
+def test_a_group_that_is_gone_after_a_restart_is_said() -> None:
+    core = attached(spawn=False)
+    lose(core)
+    assert core.client_line(request(1), 0) == [Attach("look")]
+    effects = core.attach_failed("there is no group named x", 0, refused=True)
+    assert to_client(effects)[0]["error"]["data"]["reason"] == "unknown_group"
+    assert core.client_line(request(2), 1) == [Attach("look")]
+    core.attached(VERSION)
+    lose(core)
+    core.client_line(request(3), 2)
+    assert to_client(core.attach_failed("none", 2))[0]["error"]["data"]["reason"] == "daemon_absent"
+
+
 def test_a_daemon_lost_while_draining_ends_the_shim() -> None:
     core = attached()
     core.client_line(request(1), 0)
