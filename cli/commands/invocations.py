@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from coffer_cli import client, render
-from coffer_cli.commands.following import PAGE, follow
+from coffer_cli.commands.following import follow
 from coffer_cli.options import Follow, Json, Quiet, Rows, Since, client_names, server_names
 from coffer_cli.text import bar, counted, duration, local_time, shortened
 from coffer_common.api import InvocationList, InvocationRow, StatsList, StatsRow
@@ -53,19 +53,30 @@ def invocations(
     as_json: Json = False,
 ) -> None:
     """List tool calls, resource reads and prompt gets, newest first. Arguments and results are never stored."""
-    wanted = name or server
-    query = {"client": of_client, "type": type_, "key": key, "status": status, "session": session, "trace_id": trace}
-    query["since"] = since
-    path = "/invocations" if wanted is None else client.server_path(wanted, "invocations")
+    wanted = {"server": name or server, "client": of_client, "type": type_, "key": key, "status": status}
+    wanted |= {"session": session, "trace_id": trace}
     daemon = client.connect()
-    found = daemon.get(path, InvocationList, query | {"limit": limit})
+
+    def newest() -> InvocationList:
+        path = client.server_path(wanted["server"], "invocations") if wanted["server"] else "/invocations"
+        return daemon.get(path, InvocationList, wanted | {"since": since, "limit": limit})
+
     if following:
-
-        def after(last: int) -> list[InvocationRow]:
-            return daemon.get(path, InvocationList, query | {"after": last, "limit": PAGE}).invocations
-
-        follow(found.invocations, after, lambda row: "  ".join(cell for cell in _cells(row) if cell), as_json=as_json)
+        follow(
+            daemon,
+            "invocations",
+            lambda: newest().invocations,
+            _line,
+            shape=InvocationRow,
+            wanted=wanted,
+            as_json=as_json,
+        )
+    found = newest()
     render.emit(as_json, found, lambda: render.table(_COLUMNS, [_cells(row) for row in found.invocations]))
+
+
+def _line(row: InvocationRow) -> str:
+    return "  ".join(cell for cell in _cells(row) if cell)
 
 
 def _cells(row: InvocationRow) -> list[str]:

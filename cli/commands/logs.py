@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from coffer_cli import client, render
-from coffer_cli.commands.following import PAGE, follow
+from coffer_cli.commands.following import follow
 from coffer_cli.errors import usage
 from coffer_cli.options import Follow, Json, Quiet, Rows, Since, client_names, server_names
 from coffer_cli.text import local_time, shortened
@@ -45,16 +45,20 @@ def audit_list(
         raise usage("--name, --server and --client are one thing", "give one of them")
     if server is not None or of_client is not None:
         kind, name = ("mcp_server", server) if server is not None else ("client", of_client)
-    query = {"kind": kind, "name": name, "event": event, "actor": actor, "since": since}
+    wanted = {"kind": kind, "name": name, "event": event, "actor": actor}
     daemon = client.connect()
-    found = daemon.get("/audit", AuditList, query | {"limit": limit})
+
+    def newest() -> AuditList:
+        return daemon.get("/audit", AuditList, wanted | {"since": since, "limit": limit})
+
     if following:
-
-        def after(last: int) -> list[AuditRow]:
-            return daemon.get("/audit", AuditList, query | {"after": last, "limit": PAGE}).audit
-
-        follow(found.audit, after, lambda row: "  ".join(cell for cell in _cells(row) if cell), as_json=as_json)
+        follow(daemon, "audit", lambda: newest().audit, _line, shape=AuditRow, wanted=wanted, as_json=as_json)
+    found = newest()
     render.emit(as_json, found, lambda: render.table(_COLUMNS, [_cells(row) for row in found.audit]))
+
+
+def _line(row: AuditRow) -> str:
+    return "  ".join(cell for cell in _cells(row) if cell)
 
 
 def _cells(row: AuditRow) -> list[str]:

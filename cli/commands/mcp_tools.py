@@ -1,15 +1,15 @@
 """``coffer mcp tools|resources|prompts|call|logs``: what servers offer, and using it."""
 
 import sys
-import time
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from coffer_cli import client, render
+from coffer_cli.commands.following import follow_lines
 from coffer_cli.errors import CliError, usage
-from coffer_cli.options import Json, Quiet, Server, pairs
+from coffer_cli.options import Follow, Json, Quiet, Server, pairs
 from coffer_cli.text import safe, safe_block
 from coffer_common import exits
 from coffer_common.api import (
@@ -25,7 +25,6 @@ On = Annotated[list[str] | None, typer.Option("--enable", metavar="KEY", help="S
 Off = Annotated[list[str] | None, typer.Option("--disable", metavar="KEY", help="Switch one off.")]
 Lines = Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="How many of the last lines.")]
 _CALL_SECONDS = 3600.0
-_FOLLOW_SECONDS = 1.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -207,21 +206,21 @@ def _block(block: dict[str, Any]) -> str:
 def logs(
     name: Server,
     lines: Lines = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    following: Follow = False,
     as_json: Json = False,
 ) -> None:
     """Print a server's log: its stderr, its log messages, and what it wrongly printed on stdout."""
     daemon = client.connect()
-    path = client.server_path(name, "logs")
-    found = daemon.get(path, LogLines, {"lines": lines})
-    if as_json:
-        render.data(found)
-        return
-    while True:
-        for text in found.lines:
-            render.line(text)
-        if not follow:
-            return
+
+    def some(page: dict[str, int]) -> LogLines:
+        return daemon.get(client.server_path(name, "logs"), LogLines, page)
+
+    for found in follow_lines(daemon, name, some, lines) if following else (some({"lines": lines}),):
+        if as_json and following:
+            render.line(render.json_line(msgspec.json.encode(found)))
+        elif as_json:
+            render.data(found)
+        else:
+            for text in found.lines:
+                render.line(text)
         sys.stdout.flush()
-        time.sleep(_FOLLOW_SECONDS)
-        found = daemon.get(path, LogLines, {"lines": 10_000, "after": found.end})

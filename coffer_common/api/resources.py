@@ -147,3 +147,11 @@ class LogLines(Shape, frozen=True, kw_only=True):
 
     lines: list[str]
     end: int = 0
+
+
+class LogAppended(Shape, frozen=True, kw_only=True):
+    """The event of ``/events`` for new lines of a server's log; ``end`` as in ``LogLines``."""
+
+    server: str
+    lines: list[str]
+    end: int

@@ -1,24 +1,23 @@
 """``GET /events``: how the servers are, and then what changes, as server-sent events.
 
 Owns the comparison of now with what was last told. First comes ``state`` (all rows of ``/ps``), then a ``server`` event
-for each row that differs and ``removed`` for one that is gone, and, where wished, ``invocation`` and ``audit`` for each
-new row of those logs; a comment where nothing changed for long. Figures that
-grow by themselves are no change. Source of the form: HTML Living Standard, Server-sent events.
+for each row that differs and ``removed`` for one that is gone, and, where wished, what came into the logs (``news``);
+a comment where nothing changed for long. Figures that grow by themselves are no change.
+Source of the form: HTML Living Standard, Server-sent events.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from coffer_common.api import AuditRow, InvocationRow, PsList, PsRow, ServerRemoved
-from coffer_supervisor.management import logs, ps
+from coffer_common.api import PsList, PsRow, ServerRemoved
+from coffer_supervisor.management import ps
+from coffer_supervisor.management.news import News
 from coffer_supervisor.management.queries import EVENT_LOGS
 from coffer_supervisor.management.request import Answer, Management, Request, Stream
-from coffer_supervisor.store import StoreError
-from coffer_supervisor.store.paging import MAX_LISTED
 
 LOOK_SECONDS: Final = 1.0
 """Figures come with heartbeats, which are a second apart."""
@@ -29,14 +28,25 @@ _COMMENT: Final = b": nothing changed\n\n"
 
 
 async def follow(request: Request) -> Answer:
-    """How the servers are, then what changes, until the client leaves or the daemon does; ``?logs=`` adds new rows."""
+    """How the servers are, then what changes, until the client leaves or the daemon does.
+
+    ``?logs=`` adds new rows of those logs, ``?server_log=`` new lines of that server's.
+    """
     wanted = request.word("logs", EVENT_LOGS)
-    news = _NewRows(request.management, wanted in ("invocations", "all"), wanted in ("audit", "all"))
+    server = request.query.get("server_log")
+    if server is not None:
+        await request.management.store.resources.get("mcp_server", server)
+    news = News(
+        request.management,
+        invocations=wanted in ("invocations", "all"),
+        audit=wanted in ("audit", "all"),
+        server_log=server,
+    )
     await news.take()  # what is there already is no news
     return Stream("text/event-stream", _events(request.management, news))
 
 
-async def _events(management: Management, news: "_NewRows") -> AsyncGenerator[bytes, None]:
+async def _events(management: Management, news: News) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     rows = await ps.rows(management)
     yield _event("state", PsList(workers=rows))
@@ -51,48 +61,13 @@ async def _events(management: Management, news: "_NewRows") -> AsyncGenerator[by
         gone = shown.keys() - {row.name for row in rows}
         changes += [_event("removed", ServerRemoved(name=name)) for name in sorted(gone)]
         shown = {row.name: _lasting(row) for row in rows}
-        changes += await news.take()
+        changes += [_event(name, shape) for name, shape in await news.take()]
         if changes:
             told = loop.time()
             yield b"".join(changes)
         elif loop.time() - told >= QUIET_SECONDS:
             told = loop.time()
             yield _COMMENT
-
-
-class _NewRows:
-    """The rows that came into the logs since they were last asked for. A store in trouble has no news."""
-
-    def __init__(self, management: Management, invocations: bool, audit: bool) -> None:
-        self._store = management.store
-        self._invocations, self._audit = invocations, audit
-        self._last: dict[str, int] = {}
-
-    async def take(self) -> list[bytes]:
-        """The events of the new rows, each log's in their order; none the first time."""
-        events: list[bytes] = []
-        try:
-            if self._invocations:
-                await self._store.invocations.flush()
-                after, limit = self._since("invocation")
-                calls = await self._store.invocations.list(after=after, limit=limit)
-                events += self._told("invocation", [logs.invocation_row(entry) for entry in reversed(calls)])
-            if self._audit:
-                after, limit = self._since("audit")
-                changes = await self._store.audit.list(after=after, limit=limit)
-                events += self._told("audit", [logs.audit_row(entry) for entry in reversed(changes)])
-        except StoreError:
-            return events
-        return events
-
-    def _since(self, name: str) -> tuple[int | None, int]:
-        """After which id, and how many; the newest alone where it is not known yet."""
-        return (self._last[name], MAX_LISTED) if name in self._last else (None, 1)
-
-    def _told(self, name: str, rows: Sequence[AuditRow | InvocationRow]) -> list[bytes]:
-        first = name not in self._last
-        self._last[name] = rows[-1].id if rows else self._last.get(name, 0)
-        return [] if first else [_event(name, row) for row in rows]
 
 
 class _Look:

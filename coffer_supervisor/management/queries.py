@@ -64,7 +64,10 @@ LOG_LINES: Final = (
 LOGIN: Final = (_number("wait", 30, 0, "Seconds to wait for its end.", 0),)
 EVENT_LOGS: Final = ("invocations", "audit", "all")
 
-EVENTS: Final = (_word("logs", EVENT_LOGS, "Tell of new rows of a log too: `invocation` and `audit` events."),)
+EVENTS: Final = (
+    _word("logs", EVENT_LOGS, "Tell of new rows of a log too: `invocation` and `audit` events."),
+    _text("server_log", "Tell of new lines of that server's log too: `log` events."),
+)
 AUDIT: Final = (
     _text("kind", "Of one kind of resource."),
     _text("name", "Of one name."),

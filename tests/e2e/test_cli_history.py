@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from coffer_cli import client, main
+from coffer_cli.errors import CliError
 from coffer_common import exits
 from tests.support.daemon import COFFER, Daemon
 from tests.support.upstreams import fake
@@ -98,6 +102,53 @@ def test_invocations_are_followed(busy: Daemon) -> None:
         assert "files  tool  fail" in next(lines)
         call(busy, "other", "echo")
         assert "other  tool  echo" in next(lines)
+
+
+def test_a_followed_log_asks_once_and_is_told_the_rest(busy: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first page nothing is asked for again: the daemon's events carry the rows; its end ends the command."""
+    for key, value in busy.env.items():
+        monkeypatch.setenv(key, value)
+    asked: list[str] = []
+    exchange = client.Client._exchange
+
+    def exchanged(self: client.Client, method: str, target: str, *more: Any) -> Any:
+        asked.append(target)
+        if len(asked) == 1:
+            threading.Thread(target=more_of_it).start()
+        return exchange(self, method, target, *more)
+
+    def more_of_it() -> None:
+        call(busy, "files", "fail")
+        call(busy, "other", "echo")
+        assert busy.stop() == 0
+
+    monkeypatch.setattr(client.Client, "_exchange", exchanged)
+    done = CliRunner().invoke(main.app, ["mcp", "invocations", "--key", "fail", "--follow", "--json"])
+    assert [json.loads(line)["key"] for line in done.stdout.splitlines()] == ["fail", "fail"]
+    assert isinstance(done.exception, CliError) and done.exception.code == exits.UNREACHABLE
+    assert len(asked) == 1
+
+
+def test_a_servers_log_is_followed(busy: Daemon) -> None:
+    """Its last lines, then what it writes; as JSON too."""
+    log = busy.home / "logs" / "upstream-files.log"
+    log.write_text("first\n", encoding="utf-8")
+
+    def write(text: str) -> None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    with followed(busy, "mcp", "logs", "files") as lines:
+        assert next(lines) == "first\n"
+        write("half")
+        write(" a line\nand another\n")
+        assert [next(lines), next(lines)] == ["half a line\n", "and another\n"]
+    with followed(busy, "mcp", "logs", "files", "--lines", "1", "--json") as lines:
+        assert json.loads(next(lines))["lines"] == ["and another"]
+        write("more\n")
+        assert json.loads(next(lines))["lines"] == ["more"]
+    with pytest.raises(Exception, match="404"):
+        busy.api("GET", "/events?server_log=nobody")
 
 
 def test_the_audit_log_is_filtered_and_followed(busy: Daemon) -> None:
