@@ -5,6 +5,7 @@ Never decodes a payload part. Fields added later go last, with a default; ``PROT
 that is not enough. One long room on purpose: it is read beside that page, in the same order.
 """
 
+import hashlib
 from typing import Final, Literal
 
 import msgspec
@@ -159,6 +160,7 @@ class Secret(_Frame, frozen=True, tag="secret"):
 
 
 class LoginCode(_Frame, frozen=True, tag="login-code"):
+    changed: bool = False
     """What the browser brought back to the callback, for the login ``login``."""
 
     login: str
@@ -346,7 +348,8 @@ class LoadSecret(_Frame, frozen=True, tag="load-secret"):
 
 
 class StoreSecret(_Frame, frozen=True, tag="store-secret"):
-    """Stores one; acknowledged by Secret."""
+    """Stores one; acknowledged by Secret. ``over``: only where this is still stored, as ``secret_digest`` has it (of an
+    empty text: nothing); empty: whatever is stored."""
 
     corr: int
     ref: str
@@ -354,6 +357,7 @@ class StoreSecret(_Frame, frozen=True, tag="store-secret"):
 
 
 class LoginUrl(_Frame, frozen=True, tag="login-url"):
+    over: str = ""
     """Where the person must go to log in."""
 
     login: str
@@ -423,5 +427,11 @@ CONTROL: Final = (
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_from_supervisor: Final = msgspec.msgpack.Decoder(FromSupervisor).decode
 decode_from_worker: Final = msgspec.msgpack.Decoder(FromWorker).decode
+
+def secret_digest(value: str) -> str:
+    """Stands for a stored secret where two ends compare what they know of it: SHA-256, hex."""
+    return hashlib.sha256(value.encode()).hexdigest()
+
+
 encode_entries: Final = encode
 decode_entries: Final = msgspec.msgpack.Decoder(list[CatalogueEntry]).decode

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from coffer_common.names import legal_server_name
-from coffer_common.resources import HttpServer, McpServerConfig
+from coffer_common.resources import HttpServer, McpServerConfig, OAuthClient
 
 _TEMPLATE: Final = re.compile(r"\$\{[^}]*\}")
 _KNOWN: Final = re.compile(
@@ -48,7 +48,7 @@ class Finding:
 def find(server: str, config: McpServerConfig) -> list[Finding]:
     """What in the configuration of ``server`` looks like a secret; empty where nothing does."""
     if isinstance(config, HttpServer):
-        return [*_in_headers(server, config.headers), *_in_url(server, config.url)]
+        return [*_in_headers(server, config.headers), *_in_url(server, config.url), *_in_oauth(server, config.oauth)]
     return [*_in_env(server, config.env), *_in_args(server, config.command, config.args)]
 
 
@@ -124,6 +124,12 @@ def _in_url(server: str, url: str) -> Iterator[Finding]:
             yield Finding(f"the query value {name} of the URL", reference, remedy)
     if _KNOWN.search(parts.path):
         yield Finding("the path of the URL", reference, remedy)
+
+
+def _in_oauth(server: str, oauth: OAuthClient) -> Iterator[Finding]:
+    if _TEMPLATE.sub("", oauth.client_secret).strip():
+        reference = credential_name(server, "oauth-secret")
+        yield Finding("the OAuth client secret", reference, f"--oauth-client-secret '${{{reference}}}'")
 
 
 def looks_secret(value: str, name: str) -> bool:

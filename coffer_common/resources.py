@@ -80,11 +80,29 @@ class StdioServer(_McpServer, frozen=True, kw_only=True, tag="stdio"):
     per_project: bool = False
 
 
+class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Coffer as a person registered it at a server's authorization server; without ``client_id`` it registers itself.
+
+    ``client_secret`` may hold ``${reference}``. ``issuer``: the one authorization server that is shown the secret;
+    empty: that of the first login. ``scope`` takes the place of the scopes that the server names (RFC 6749, 3.3).
+    """
+
+    client_id: Annotated[str, Meta(pattern=r"^[\x20-\x7e]*$", max_length=512)] = ""
+    client_secret: str = ""
+    issuer: Annotated[str, Meta(pattern=r"^(https?://\S+)?$")] = ""
+    scope: Annotated[str, Meta(pattern=r"^([!#-\[\]-~]+( [!#-\[\]-~]+)*)?$", max_length=2048)] = ""
+
+    def __post_init__(self) -> None:
+        if not self.client_id and (self.client_secret or self.issuer):
+            raise ValueError("client_secret and issuer belong to a client_id, and there is none")
+
+
 class HttpServer(_McpServer, frozen=True, kw_only=True, tag="http"):
-    """An upstream at a URL. ``headers`` values may hold ``${reference}``."""
+    """An upstream at a URL. ``headers`` values may hold ``${reference}``; ``oauth`` is for logins to it."""
 
     url: Annotated[str, Meta(pattern=r"^https?://\S+$")]
     headers: dict[str, str] = {}
+    oauth: OAuthClient = OAuthClient()
 
 
 McpServerConfig = StdioServer | HttpServer

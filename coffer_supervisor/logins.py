@@ -67,6 +67,7 @@ class Logins:
         self._states: dict[str, Login] = {}
         self._known: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
         channel.on(frames.LoginUrl, self._address)
         channel.on(frames.LoginResult, self._result)
         channel.on(frames.LoadSecret, self._load)
@@ -125,7 +126,8 @@ class Logins:
 
     async def logout(self, server: str) -> bool:
         """Forget what a login brought; False if there was nothing. Raises CredentialError."""
-        had = await self._vault.delete(reference(server))
+        async with self._changing:
+            had = await self._vault.delete(reference(server))
         if had:
             self._supervision.renew(server)
         return had
@@ -138,7 +140,8 @@ class Logins:
 
     async def _forget(self, server: str) -> None:
         try:
-            await self._vault.delete(reference(server))
+            async with self._changing:
+                await self._vault.delete(reference(server))
         except CredentialError as error:
             # It is bound to the address it was given for: no other server of that name is shown it.
             _log.warning("the login of '%s' stays in the keychain: %s", server, error.message)
@@ -182,29 +185,38 @@ class Logins:
             _log.info("login to '%s': %s", peer.name, "done" if not frame.error else f"failed: {frame.error}")
 
     def _load(self, peer: Peer, frame: frames.LoadSecret, _: bytes) -> None:
-        self._spawn(self._answer(peer, frame.corr, frame.ref, None))
+        self._spawn(self._answer(peer, frame))
 
     def _store(self, peer: Peer, frame: frames.StoreSecret, _: bytes) -> None:
-        self._spawn(self._answer(peer, frame.corr, frame.ref, frame.value))
+        self._spawn(self._answer(peer, frame))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, peer: Peer, corr: int, ref: str, value: str | None) -> None:
-        found, error = "", ""
+    async def _answer(self, peer: Peer, asked: frames.LoadSecret | frames.StoreSecret) -> None:
+        found, error, changed = "", "", False
         self._known.add(peer.name)
         try:
-            if ref != _REF:
+            if asked.ref != _REF:
                 error = "an upstream has no such secret"
-            elif value is None:
-                found = await self._vault.get(reference(peer.name)) or ""
+            elif isinstance(asked, frames.StoreSecret):
+                changed = not await self._replace(reference(peer.name), asked)
             else:
-                await self._vault.keep(reference(peer.name), value)
+                found = await self._vault.get(reference(peer.name)) or ""
         except CredentialError as failed:
             error = f"{failed.message}. {failed.hint}".rstrip()
-        self._channel.send(peer, frames.Secret(corr, found, error))
+        self._channel.send(peer, frames.Secret(asked.corr, found, error, changed))
+
+    async def _replace(self, name: str, asked: frames.StoreSecret) -> bool:
+        """Store it, unless something else is there than its giver knows of: a renewal that was under way must not undo
+        a new login, or a logout. Raises CredentialError."""
+        async with self._changing:
+            if asked.over and frames.secret_digest(await self._vault.get(name) or "") != asked.over:
+                return False
+            await self._vault.keep(name, asked.value)
+            return True
 
 
 def _shown(error: str, description: str) -> str:

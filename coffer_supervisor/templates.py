@@ -26,7 +26,7 @@ class Filled:
 
 
 async def resolve(config: McpServerConfig, name: str, vault: CredentialVault) -> Filled:
-    """``config`` with every ``${reference}`` of env, headers and URL replaced. Raises CredentialError."""
+    """``config`` with every ``${reference}`` of env, headers, URL and OAuth client replaced. Raises CredentialError."""
     used: dict[str, None] = {}
 
     async def filled(template: str, where: str, *, header: bool) -> str:
@@ -43,4 +43,6 @@ async def resolve(config: McpServerConfig, name: str, vault: CredentialVault) ->
         return Filled(msgspec.structs.replace(config, env=env), tuple(used))
     headers = {key: await filled(value, f"header {key}", header=True) for key, value in config.headers.items()}
     url = await filled(config.url, "the URL", header=True)
-    return Filled(msgspec.structs.replace(config, headers=headers, url=url), tuple(used))
+    secret = await filled(config.oauth.client_secret, "the OAuth client secret", header=True)
+    oauth = msgspec.structs.replace(config.oauth, client_secret=secret)
+    return Filled(msgspec.structs.replace(config, headers=headers, url=url, oauth=oauth), tuple(used))

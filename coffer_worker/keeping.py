@@ -17,6 +17,10 @@ class NotKept(Exception):
     """The supervisor cannot load or store it; the text says why."""
 
 
+class Changed(Exception):
+    """Nothing was stored: somebody else has changed what was to be replaced."""
+
+
 class Keeping:
     """``new_id`` numbers the questions."""
 
@@ -35,10 +39,13 @@ class Keeping:
         corr = self._new_id()
         return (await self._ask(corr, frames.LoadSecret(corr, REF))).value
 
-    async def store(self, value: str) -> None:
-        """Returns once it is stored. Raises NotKept."""
+    async def store(self, value: str, over: str | None = None) -> None:
+        """Returns once it is stored. ``over``: the text that it replaces (empty: there is none), where it may replace
+        no other. Raises NotKept, and Changed."""
         corr = self._new_id()
-        await self._ask(corr, frames.StoreSecret(corr, REF, value))
+        seal = "" if over is None else frames.secret_digest(over)
+        if (await self._ask(corr, frames.StoreSecret(corr, REF, value, seal))).changed:
+            raise Changed
 
     async def _ask(self, corr: int, frame: frames.LoadSecret | frames.StoreSecret) -> frames.Secret:
         future: asyncio.Future[frames.Secret] = asyncio.get_running_loop().create_future()

@@ -20,7 +20,7 @@ class Logins:
     """``bearer`` is None where the upstream takes none; ``done`` is called when a login went well.
 
     ``post`` takes control frames: LoginResult goes after the State that ``done`` brings about, on the same pair, so
-    that who was told of the login does not find the state of before it.
+    that who was told of the login does not find the state of before it. ``mask`` takes secrets out of a text.
     """
 
     def __init__(
@@ -30,8 +30,11 @@ class Logins:
         post: Callable[[Any], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         done: Callable[[], None],
+        *,
+        mask: Callable[[str], str],
     ) -> None:
         self._bearer, self._outlet, self._post, self._spawn, self._done = bearer, outlet, post, spawn, done
+        self._mask = mask
         self._login = ""
         self._code: asyncio.Future[frames.LoginCode] | None = None
 
@@ -65,7 +68,7 @@ class Logins:
         if not error:
             self._done()
             await asyncio.sleep(0)  # what it set going says its state first
-        self._post(frames.LoginResult(frame.login, error))
+        self._post(frames.LoginResult(frame.login, self._mask(error)))
 
     async def _flow(self, bearer: Bearer, frame: frames.Login, code: "asyncio.Future[frames.LoginCode]") -> None:
         async def brought() -> frames.LoginCode:
@@ -77,6 +80,6 @@ class Logins:
         def show(url: str) -> None:
             self._outlet.send(frames.LoginUrl(frame.login, url))
 
-        before = await bearer.stored()
-        wish = oauth_login.Wish(bearer.url, frame, before, bearer.challenge, show, brought)
+        before = await bearer.before()
+        wish = oauth_login.Wish(bearer.url, frame, before, bearer.challenge, show, brought, bearer.client)
         await bearer.adopt(await oauth_login.login(wish))

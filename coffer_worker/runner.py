@@ -85,7 +85,9 @@ class Runner:
         self._keeping = Keeping(self._outlet, self._relay.number)
         bearer = self._reach(config, Path(frame.records_dir))
         self._build_calls(config, frame.run)
-        self._logins = Logins(bearer, self._outlet, self._post, self._connections.spawn, self._logged_in)
+        self._logins = Logins(
+            bearer, self._outlet, self._post, self._connections.spawn, self._logged_in, mask=self._log.mask
+        )
         self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
         self._begin()
 
@@ -93,7 +95,9 @@ class Runner:
         """The way to the upstream, and the bearer of what a login brings where there is nothing else to show."""
         bearer = None
         if isinstance(config, HttpServer) and not transports.authorized(config):
-            bearer = Bearer(config.url, self._keeping, lambda found: self._log.learn(discretion.spellings(found)))
+            bearer = Bearer(
+                config.url, self._keeping, lambda found: self._log.learn(discretion.spellings(found)), config.oauth
+            )
         self._way = transports.way(
             self._name,
             config,

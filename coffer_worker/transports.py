@@ -61,7 +61,8 @@ def way(
 def secrets_of(config: McpServerConfig) -> list[str]:
     """What the upstream's log must never show."""
     if isinstance(config, HttpServer):
-        return secrets_in({**config.headers, **http_rules.url_values(config.url)})
+        named = {"OAuth client secret": config.oauth.client_secret}
+        return secrets_in({**config.headers, **http_rules.url_values(config.url), **named})
     return secrets_in(config.env)
 
 

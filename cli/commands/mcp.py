@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coffer_cli import client, render
-from coffer_cli.commands import mcp_show
+from coffer_cli.commands import mcp_oauth, mcp_show
+from coffer_cli.commands.mcp_oauth import OAuthOptions
 from coffer_cli.commands.mcp_wait import REFRESH_SECONDS, report, settle
 from coffer_cli.errors import CliError, usage
 from coffer_cli.options import LIMIT_HELP, Json, Quiet, Server, Yes, confirm, limits, pairs
@@ -68,6 +69,10 @@ def add(
     per_project: PerProject = None,
     url: Url = None,
     header: Header = None,
+    oauth_client_id: mcp_oauth.ClientId = None,
+    oauth_client_secret: mcp_oauth.ClientSecret = None,
+    oauth_scope: mcp_oauth.Scope = None,
+    oauth_issuer: mcp_oauth.Issuer = None,
     isolation: Isolation = None,
     limit: Limit = None,
     max_rss: MaxRss = None,
@@ -96,6 +101,7 @@ def add(
     if per_project is not None:
         config["per_project"] = per_project
     config |= _common(isolation, _caps(limit, max_rss, max_processes, max_calls), auto_enable, progress)
+    config |= OAuthOptions(oauth_client_id, oauth_client_secret, oauth_scope, oauth_issuer).config(url=url is not None)
     wish = CreateResource(
         kind="mcp_server",
         name=name,
@@ -182,6 +188,10 @@ def update(
     unset_header: Annotated[
         list[str] | None, typer.Option("--unset-header", metavar="K", help="Take a header away.")
     ] = None,
+    oauth_client_id: mcp_oauth.ClientId = None,
+    oauth_client_secret: mcp_oauth.ClientSecret = None,
+    oauth_scope: mcp_oauth.Scope = None,
+    oauth_issuer: mcp_oauth.Issuer = None,
     isolation: Isolation = None,
     limit: Limit = None,
     max_rss: MaxRss = None,
@@ -212,6 +222,8 @@ def update(
         if given or gone:
             config[member] = {**pairs(given or (), option), **dict.fromkeys(gone or ())}
     config |= _common(isolation, _caps(limit, max_rss, max_processes, max_calls), auto_enable, progress)
+    oauth = OAuthOptions(oauth_client_id, oauth_client_secret, oauth_scope, oauth_issuer)
+    config |= oauth.config(url=not command, patch=True)
     if not config and description is None:
         raise usage("nothing to change was given", f"for example: coffer mcp update {name} --env LOG_LEVEL=debug")
     wish = PatchResource(config=config or None, description=description, allow_plaintext=allow_plaintext)

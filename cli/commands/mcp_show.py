@@ -111,6 +111,8 @@ def _config_facts(config: dict[str, Any]) -> list[tuple[str, str]]:
             facts.append(("command", shlex.join([str(value), *config.get("args", [])])))
         elif key in ("env", "headers", "limits"):
             facts += [(f"{key} {name}", "off" if inner is None else str(inner)) for name, inner in value.items()]
+        elif key == "oauth":
+            facts += [(f"oauth {name.replace('_', ' ')}", inner) for name, inner in value.items()]
         elif key != "args":
             facts.append((key.replace("_", " "), str(value)))
     return facts

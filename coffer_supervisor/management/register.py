@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from coffer_common import plaintext
-from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
+from coffer_common.resources import HttpServer, McpServerConfig, OAuthClient, StdioServer
 from coffer_supervisor.credentials import CredentialError, MissingCredential, references
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
 from coffer_supervisor.management.request import Request
@@ -27,6 +27,7 @@ async def checked_server(request: Request, name: str, config: Any, *, allow_plai
         if findings:
             raise invalid("looks_like_secret", *plaintext.refusal(findings))
         _refuse_unfilled(name, typed)
+    _refuse_two_ways_in(name, typed)
     await _check_references(request, name, typed)
     if isinstance(typed, StdioServer) and not typed.path:
         path = request.caller_path or os.environ.get("PATH", _DEFAULT_PATH)
@@ -49,11 +50,20 @@ def _refuse_unfilled(name: str, config: McpServerConfig) -> None:
             raise invalid("reference_in_argument", message, hint)
 
 
+def _refuse_two_ways_in(name: str, config: McpServerConfig) -> None:
+    """Where a header says who is there, no login is ever made."""
+    if not isinstance(config, HttpServer) or config.oauth == OAuthClient():
+        return
+    if any(header.lower() == "authorization" for header in config.headers):
+        message = f"the server {name} has an Authorization header, and with it no login"
+        raise invalid("two_ways_in", message, "Give either that header or --oauth-... options, not both.")
+
+
 async def _check_references(request: Request, name: str, config: McpServerConfig) -> None:
     """Every ``${reference}`` must be one that is stored, and the keychain that holds it must answer."""
     if isinstance(config, HttpServer):
         templates = [(f"the header {key}", value) for key, value in config.headers.items()]
-        templates.append(("the URL", config.url))
+        templates += [("the URL", config.url), ("the OAuth client secret", config.oauth.client_secret)]
     else:
         templates = [(f"the environment variable {key}", value) for key, value in config.env.items()]
     for where, template in templates:

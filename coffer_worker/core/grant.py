@@ -5,12 +5,21 @@ No I/O and no clock. Source: RFC 6749, sections 5 and 6; RFC 8707; MCP 2025-11-2
 """
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
 
+from coffer_common.resources import OAuthClient
+
+NOBODY: Final = OAuthClient()
+"""Nobody registered Coffer: it does that itself."""
+
+_BASIC: Final = "client_secret_basic"
+_POST: Final = "client_secret_post"
+_ENDED: Final = "it was revoked, has run out, or a crash cut its last renewal short"
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 _SHARE_OF_LIFE: Final = 0.1
 _MOST_EARLY: Final = 10.0
@@ -18,6 +27,7 @@ _MOST_EARLY: Final = 10.0
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``url`` is the upstream it was given for: no other ever sees it. ``client`` is the registration, as JSON;
+    ``preset``: there is none, a person gave the client id; ``issuer``: the authorization server it is for.
     ``expires_at`` wall-clock seconds, None where nobody said. Without ``access`` it is a registration alone."""
 
     url: str
@@ -32,6 +42,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     access: str = ""
     refresh: str = ""
     expires_at: float | None = None
+    preset: bool = False
+    issuer: str = ""
 
     def secrets(self) -> list[str]:
         """What of it must never be shown."""
@@ -58,18 +70,33 @@ class NotRenewed:
     text: str
 
 
-def load(stored: str, url: str) -> Grant | None:
-    """The grant in a stored text; None where there is none, or one for another address."""
+def load(stored: str, url: str, client: OAuthClient = NOBODY) -> Grant | None:
+    """The grant in a stored text; None where there is none, or one for another address or another client id than
+    the one that a person gave. Its secret is what ``client`` says now."""
     try:
         grant = msgspec.json.decode(stored, type=Grant)
     except msgspec.MsgspecError:
         return None
-    return grant if grant.url == url else None
+    if grant.url != url or grant.preset != bool(client.client_id):
+        return None
+    if not grant.preset:
+        return grant
+    same = grant.client_id == client.client_id and (not client.issuer or grant.issuer in ("", client.issuer))
+    return msgspec.structs.replace(grant, client_secret=client.client_secret) if same else None
 
 
 def dump(grant: Grant) -> str:
-    """The text to store."""
-    return msgspec.json.encode(grant).decode()
+    """The text to store. A secret that a person gave has its place elsewhere."""
+    kept = msgspec.structs.replace(grant, client_secret="") if grant.preset else grant
+    return msgspec.json.encode(kept).decode()
+
+
+def secret_method(supported: Sequence[str] | None) -> str:
+    """How a client with a secret shows it, by what the authorization server's metadata says; where that says nothing,
+    the way that each must take (RFC 8414, section 2; RFC 6749, section 2.3.1)."""
+    if supported is not None and _BASIC not in supported and _POST in supported:
+        return _POST
+    return _BASIC
 
 
 def stale(grant: Grant, now: float) -> bool:
@@ -95,7 +122,7 @@ def renewal(grant: Grant) -> tuple[dict[str, str], dict[str, str]]:
     headers = {"accept": "application/json"}
     if grant.resource:
         form["resource"] = grant.resource
-    if grant.client_secret and grant.auth_method == "client_secret_basic":
+    if grant.client_secret and grant.auth_method == _BASIC:
         pair = f"{quote(grant.client_id, safe='')}:{quote(grant.client_secret, safe='')}"
         headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     elif grant.client_secret:
@@ -124,5 +151,5 @@ def renewed(grant: Grant, status: int, body: bytes, now: float) -> Grant | NotRe
         code = ""
     shown = f" ({code})" if code.isascii() and code.replace("_", "").isalnum() else ""
     if status in (400, 401, 403) and code and code not in _PASSING:
-        return NotRenewed("refused", f"the authorization server ended the login{shown}")
+        return NotRenewed("refused", f"the authorization server renews its login no more{shown}: {_ENDED}")
     return NotRenewed("passing", f"the authorization server answered HTTP {status}{shown}")

@@ -1,17 +1,19 @@
 """The token that goes with each request to an upstream that wanted a login.
 
-Owns the grant in this worker, its renewal (one at a time, stored before it is used) and what a 401 means for it. Never
-begins a login, and never loads the SDK: that is ``oauth_login``'s. Source: MCP, Authorization; RFC 6749, section 6.
+Owns the grant in this worker, its renewal (one at a time, stored before it is used) and what a 401 means for it. What
+the supervisor has stored counts before what is known here. Never begins a login, and never loads the SDK: that is
+``oauth_login``'s. Source: MCP, Authorization; RFC 6749, section 6.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NoReturn
 
+from coffer_common.resources import OAuthClient
 from coffer_worker.core import grant as grants
 from coffer_worker.core.grant import Grant, NotRenewed
-from coffer_worker.keeping import Keeping, NotKept
+from coffer_worker.keeping import Changed, Keeping, NotKept
 from coffer_worker.upstream.http_client import Trouble, outside
 
 _RENEW_SECONDS: Final = 10.0
@@ -20,17 +22,22 @@ _PAUSE_SECONDS: Final = 3.0
 
 
 class Bearer:
-    """The login to the upstream at ``url``. Nothing is loaded before the upstream asks for a login: one that never
-    does costs no question to the keychain. ``learn`` is told of secrets that no log may show."""
+    """The login to the upstream at ``url``, by ``client`` where a person registered Coffer there. Nothing is loaded
+    before the upstream asks for a login: one that never does costs no question to the keychain. ``learn`` is told of
+    secrets that no log may show."""
 
-    def __init__(self, url: str, keeping: Keeping, learn: Callable[[Iterable[str]], None]) -> None:
-        self.url = url
+    def __init__(
+        self, url: str, keeping: Keeping, learn: Callable[[Iterable[str]], None], client: OAuthClient = grants.NOBODY
+    ) -> None:
+        self.url, self.client = url, client
         self._keeping, self._learn = keeping, learn
         self.grant: Grant | None = None
         self.challenge: tuple[int, str] | None = None
         self.why = ""
+        self._seen = ""  # the text that was stored when this worker last looked
         self._loaded = False
         self._loading = asyncio.Lock()
+        self._changing = asyncio.Lock()
         self._flight: asyncio.Task[str] | None = None
         self._failed: tuple[float, str] | None = None
 
@@ -62,13 +69,19 @@ class Bearer:
 
     async def adopt(self, grant: Grant) -> None:
         """A login went well. Raises NotKept where its outcome cannot be stored; it is used all the same."""
-        self._take(grant)
-        self.why, self._failed, self._loaded = "", None, True
-        await self._keeping.store(grants.dump(grant))
+        async with self._changing:  # a renewal of what was there before must not be stored after it
+            self._take(grant)
+            self.why, self._failed, self._loaded = "", None, True
+            text = grants.dump(grant)
+            await self._keeping.store(text)
+            self._seen = text
 
-    async def stored(self) -> Grant | None:
-        """What is stored now. Raises NotKept."""
-        return grants.load(await self._keeping.load(), self.url)
+    async def before(self) -> Grant | None:
+        """What is stored, for a login that is about to begin. Raises NotKept."""
+        return self._read(await self._keeping.load())
+
+    def _read(self, text: str) -> Grant | None:
+        return grants.load(text, self.url, self.client)
 
     def _take(self, grant: Grant) -> None:
         self.grant = grant
@@ -79,11 +92,12 @@ class Bearer:
             if self._loaded:
                 return
             try:
-                found = await self.stored()
+                text = await self._keeping.load()
             except NotKept as error:
                 self.why = f"what was stored of a login cannot be read: {error}"
                 return
-            self._loaded = True
+            self._loaded, self._seen = True, text
+            found = self._read(text)
             if found is not None:
                 self._take(found)
 
@@ -105,66 +119,89 @@ class Bearer:
             flight.exception()  # seen: those who waited may be gone
 
     async def _fly(self, used: str) -> str:
-        grant = await self._newest(used)
-        if grant is None or not grant.access:
-            return ""
-        if grant.access != used and not grants.stale(grant, time.time()):
-            return grant.access  # somebody else was faster
+        """Renew what is stored now. A refusal is believed once the same is stored still."""
+        async with self._changing:
+            refused: NotRenewed | None = None
+            for _ in range(2):
+                before = self.grant
+                await self._look()
+                grant = self.grant
+                if grant is None or not grant.access:
+                    return ""
+                if grant.access != used and not grants.stale(grant, time.time()):
+                    return grant.access  # somebody else was faster
+                if refused is not None and grant is before:
+                    break
+                outcome = await self._asked(grant)
+                if isinstance(outcome, Grant):
+                    return await self._keep(outcome)
+                if outcome.kind == "passing":
+                    self._pause(outcome)
+                refused = outcome
+            self.why = "" if refused is None else refused.text
+            return await self._forget()
+
+    async def _asked(self, grant: Grant) -> Grant | NotRenewed:
+        """What the authorization server makes of it."""
         if not grant.refresh:
-            self.why = "its login has run out, and cannot be renewed"
-            await self._forget(grant)
-            return ""
+            return NotRenewed("refused", "its login has run out, and cannot be renewed")
         headers, form = grants.renewal(grant)
         try:
             async with asyncio.timeout(_RENEW_SECONDS):
                 status, body = await outside("POST", grant.token_endpoint, self.url, headers=headers, form=form)
-            outcome = grants.renewed(grant, status, body, time.time())
         except TimeoutError:
-            outcome = NotRenewed("passing", f"the authorization server did not answer within {_RENEW_SECONDS:g} s")
+            return NotRenewed("passing", f"the authorization server did not answer within {_RENEW_SECONDS:g} s")
         except Trouble as trouble:
-            outcome = NotRenewed("passing", trouble.text)
-        if isinstance(outcome, Grant):
-            return await self._keep(outcome)
-        return await self._not_renewed(grant, outcome)
+            return NotRenewed("passing", trouble.text)
+        return grants.renewed(grant, status, body, time.time())
 
-    async def _newest(self, used: str) -> Grant | None:
-        """What is stored counts, where it is another one: it may have been renewed elsewhere."""
+    def _pause(self, outcome: NotRenewed) -> NoReturn:
+        text = f"its login could not be renewed: {outcome.text}. The login is kept"
+        self._failed = (asyncio.get_running_loop().time() + _PAUSE_SECONDS, text)
+        raise Trouble(text, unsent=True)
+
+    async def _look(self) -> None:
+        """What is stored counts where it has changed: somebody has renewed it, logged in anew, or logged out. Where it
+        has not, it may be older than what is known here, which could not be stored."""
         try:
-            found = await self.stored()
+            text = await self._keeping.load()
         except NotKept:
-            return self.grant
-        if found is not None and found.access and found != self.grant:
-            self._take(found)
-        return self.grant
+            return
+        if text == self._seen:
+            return
+        self._seen, self.grant = text, self._read(text)
+        if self.grant is not None:
+            self._learn(self.grant.secrets())
 
     async def _keep(self, grant: Grant) -> str:
         """Stored before it is used: what it replaces may be void from now on."""
         self._failed, self.why = None, ""
         self._learn(grant.secrets())
+        text = grants.dump(grant)
         try:
-            await self._keeping.store(grants.dump(grant))
+            await self._keeping.store(text, over=self._seen)
+            self._seen = text
         except NotKept as error:
             self.why = f"its renewed login could not be stored: {error}"
+        except Changed:
+            await self._look()
+            return "" if self.grant is None else self.grant.access
         self.grant = grant
         return grant.access
 
-    async def _not_renewed(self, grant: Grant, outcome: NotRenewed) -> str:
-        if outcome.kind == "passing":
-            text = f"its login could not be renewed: {outcome.text}. The login is kept"
-            self._failed = (asyncio.get_running_loop().time() + _PAUSE_SECONDS, text)
-            raise Trouble(text, unsent=True)
-        self.why = f"{outcome.text}: it was revoked, or has run out"
-        await self._forget(grant)
-        return "" if self.grant is None else self.grant.access
-
-    async def _forget(self, dead: Grant) -> None:
-        """Forget the tokens of ``dead``, but never newer ones."""
+    async def _forget(self) -> str:
+        """Forget the tokens that were refused, but never newer ones; those, if there are any."""
+        if self.grant is None:
+            return ""
+        left = grants.without_tokens(self.grant)
+        text = grants.dump(left)
         try:
-            found = await self.stored()
-            if found is not None and found.access and found.refresh != dead.refresh:
-                self._take(found)
-                return
-            self.grant = grants.without_tokens(dead)
-            await self._keeping.store(grants.dump(self.grant))
+            await self._keeping.store(text, over=self._seen)
+            self._seen = text
         except NotKept:
-            self.grant = grants.without_tokens(dead)
+            pass
+        except Changed:
+            await self._look()
+            return "" if self.grant is None else self.grant.access
+        self.grant = left
+        return ""

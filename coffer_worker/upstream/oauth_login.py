@@ -1,8 +1,9 @@
 """One login at an upstream's authorization server, by the SDK's provider.
 
 Owns driving that provider's flow, request by request, apart from the traffic: its lock is held for as long as a person
-takes. Discovery, registration, PKCE, ``state`` and ``iss`` are the provider's. The SDK's client is loaded here and
-nowhere else, in a worker that needs it. Source: MCP 2025-11-25 and 2026-07-28, Authorization.
+takes. Discovery, registration, PKCE, ``state`` and ``iss`` are the provider's; that a client id which a person gave is
+shown to one authorization server only is ours. The SDK's client is loaded here and nowhere else, in a worker that needs
+it. Source: MCP 2025-11-25 and 2026-07-28, Authorization.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 
 from coffer_common import frames, weburl
+from coffer_common.resources import OAuthClient
 from coffer_common.version import VERSION
 from coffer_worker.core import grant as grants
-from coffer_worker.core import http_rules
+from coffer_worker.core import http_rules, registration
 from coffer_worker.core.grant import Grant
 from coffer_worker.upstream.http_client import Trouble, send_outside
 
 _PROBE: Final = b'{"jsonrpc":"2.0","id":0,"method":"ping"}'
-_CLIENT_NAME: Final = "Coffer"
 _SHOWN: Final = 300
 
 
@@ -36,7 +37,7 @@ class LoginFailed(Exception):
 class Wish:
     """A login to the upstream at ``url``. ``before``: what is known from an earlier one. ``challenge``: the status and
     ``WWW-Authenticate`` with which the upstream asked for it. ``show`` is given the address for the browser;
-    ``brought`` waits for what comes of it."""
+    ``brought`` waits for what comes of it. ``client``: how a person registered Coffer there, if one did."""
 
     url: str
     frame: frames.Login
@@ -44,6 +45,7 @@ class Wish:
     challenge: tuple[int, str] | None
     show: Callable[[str], None]
     brought: Callable[[], Awaitable[frames.LoginCode]]
+    client: OAuthClient = grants.NOBODY
 
 
 async def login(wish: Wish) -> Grant:
@@ -94,12 +96,9 @@ class _Flow:
         self._provider = auth.OAuthClientProvider(
             wish.url,
             shared.OAuthClientMetadata(
-                client_name=_CLIENT_NAME,
-                redirect_uris=[wish.frame.redirect_uri],
-                grant_types=["authorization_code", "refresh_token"],
-                response_types=["code"],
-                software_id="coffer",
+                **registration.description([wish.frame.redirect_uri]),
                 software_version=VERSION,
+                scope=wish.client.scope or None,
             ),
             self._storage,
             self._show,
@@ -108,8 +107,16 @@ class _Flow:
         )
 
     def _client(self) -> Any:
-        """The earlier registration, where it still names the place to which the browser comes back."""
-        before, frame = self._wish.before, self._wish.frame
+        """Whom a person registered; else the earlier registration, where it still names the place to which the browser
+        comes back."""
+        before, frame, given = self._wish.before, self._wish.frame, self._wish.client
+        if given.client_id:
+            return self._shared.OAuthClientInformationFull(
+                client_id=given.client_id,
+                client_secret=given.client_secret or None,
+                redirect_uris=[frame.redirect_uri],
+                issuer=given.issuer or (before.issuer if before is not None else "") or None,
+            )
         if before is None or not before.client or before.redirect_uri != frame.redirect_uri:
             return None
         return self._shared.OAuthClientInformationFull.model_validate_json(before.client)
@@ -128,6 +135,7 @@ class _Flow:
         try:
             outgoing, asked = await anext(flow), False
             while outgoing is not request or not asked:
+                self._check_issuer()
                 if outgoing is request:
                     asked, response = True, await self._challenged(request)
                 else:
@@ -135,27 +143,61 @@ class _Flow:
                 outgoing = await flow.asend(response)
         except StopAsyncIteration:
             pass
+        except self._auth.OAuthRegistrationError as error:
+            raise LoginFailed(f"{_short(error)}. {self._by_hand()}") from None
         except self._auth.OAuthFlowError as error:
             raise LoginFailed(_short(error)) from None
         finally:
             await flow.aclose()
         return self._grant()
 
+    def _by_hand(self) -> str:
+        return (
+            "Where a provider registers nobody by itself, register Coffer there, with the redirect URL "
+            f"{self._wish.frame.redirect_uri}, and give what you get: coffer mcp update NAME --oauth-client-id ID"
+        )
+
+    def _check_issuer(self) -> None:
+        """The provider forgets a client that belongs to another authorization server, and would go on without it."""
+        context = self._provider.context
+        if self._wish.client.client_id and context.auth_server_url and context.client_info is None:
+            raise LoginFailed(
+                f"the server sends logins to {http_rules.origin(context.auth_server_url)} now, which is not the "
+                "authorization server that its client id is for. If that is right: coffer mcp logout NAME, then "
+                "coffer mcp update NAME --oauth-issuer URL"
+            )
+
     async def _challenged(self, request: httpx2.Request) -> httpx2.Response:
         """The answer by which the upstream asks for a login: the one it gave, or one that it is made to give."""
         known = self._wish.challenge
         if known is not None:
-            headers = {"www-authenticate": known[1]} if known[1] else {}
-            return httpx2.Response(known[0], headers=headers, request=request)
+            return self._answered(request, known[0], known[1])
         response = await send_outside(request, self._wish.url)
         if response.status_code not in (401, 403):
             raise LoginFailed(f"the upstream asks for no login (it answered HTTP {response.status_code})")
-        return response
+        return self._answered(request, response.status_code, response.headers.get("www-authenticate", ""))
+
+    def _answered(self, request: httpx2.Request, status: int, challenge: str) -> httpx2.Response:
+        """The scopes that a person gave come before those that the upstream names, unless it wants more than those."""
+        scope = self._wish.client.scope
+        if scope and status == 401:
+            challenge = f'Bearer scope="{scope}"' + (f", {challenge}" if challenge else "")
+        headers = {"www-authenticate": challenge} if challenge else {}
+        return httpx2.Response(status, headers=headers, request=request)
 
     async def _show(self, url: str) -> None:
         if weburl.browsable(url) is None:
             raise LoginFailed("the authorization server wants the browser sent to what is no web address")
+        self._settle_method()
         self._wish.show(url)
+
+    def _settle_method(self) -> None:
+        """How a secret that a person gave is shown: the authorization server says so, and has been asked by now."""
+        client, metadata = self._provider.context.client_info, self._provider.context.oauth_metadata
+        if self._wish.client.client_id:
+            supported = None if metadata is None else metadata.token_endpoint_auth_methods_supported
+            secret = bool(self._wish.client.client_secret)
+            client.token_endpoint_auth_method = grants.secret_method(supported) if secret else "none"
 
     async def _brought(self) -> Any:
         found = await self._wish.brought()
@@ -169,19 +211,22 @@ class _Flow:
             raise LoginFailed("the authorization server gave no token")
         metadata = context.oauth_metadata
         endpoint = str(metadata.token_endpoint) if metadata is not None else urljoin(_base(self._wish.url), "/token")
+        preset = bool(self._wish.client.client_id)
         return Grant(
             url=self._wish.url,
             token_endpoint=endpoint,
             client_id=client.client_id,
             client_secret=client.client_secret or "",
             auth_method=client.token_endpoint_auth_method or "",
-            client=client.model_dump_json(exclude_none=True),
+            client="" if preset else client.model_dump_json(exclude_none=True),
             redirect_uri=self._wish.frame.redirect_uri,
             resource=context.get_resource_url() if context.should_include_resource_param() else "",
             scope=tokens.scope or "",
             access=tokens.access_token,
             refresh=tokens.refresh_token or "",
             expires_at=grants.expiry(tokens.expires_in, time.time()),
+            preset=preset,
+            issuer=str(metadata.issuer) if metadata is not None else "",
         )
 
 
