@@ -32,6 +32,7 @@ class Reports:
         self._workers, self._catalogues = workers, catalogues
         self._loop = asyncio.get_running_loop()
         self._remembering: dict[str, asyncio.Lock] = {}
+        self._logins_wanted: dict[str, str] = {}
         channel.on(frames.State, self._state)
         channel.on(frames.Heartbeat, self._heartbeat)
         channel.on(frames.Catalogue, self._catalogue)
@@ -46,9 +47,13 @@ class Reports:
             upstream.known, upstream.slow = frame, False
             if upstream.up_since is None:
                 upstream.up_since = self._loop.time()
+            if upstream.last_error == self._logins_wanted.pop(upstream.name, None):
+                upstream.last_error = ""  # no error any more: somebody has logged in
         elif frame.state in ("backoff", "failed", "needs_login"):
             upstream.up_since = None
             self._workers.failed(upstream, frame.message)
+            if frame.state == "needs_login":
+                self._logins_wanted[upstream.name] = frame.message
             self._catalogues.settle(upstream.name)
         self._workers.event(upstream, words.Reported(peer.incarnation, frame.state, frame.message))
         if frame.state == "ready" and (before is None or before.state != "ready"):
