@@ -3,8 +3,9 @@
 Owns the reading of one entry into a ``Plan``. Pure: the environment is passed in, and nothing is stored.
 """
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ _SECRET_VARIABLE: Final = re.compile(
 )
 _SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token)\s+")
 _SILENT: Final = frozenset({"type", "transport", "source", "enabled", "disabled"})
+_WORKSPACE: Final = "${workspaceFolder}"
+_HERE: Final = frozenset({"", ".", "./", _WORKSPACE, f"{_WORKSPACE}/"})
 _REMOTE: Final = ("url", "serverUrl", "httpUrl")
 _START_MOST: Final = 600.0
 
@@ -28,7 +31,7 @@ _START_MOST: Final = 600.0
 @dataclass(slots=True)
 class Plan:
     """One entry. ``secrets``: by credential name; ``ignored``: keys that Coffer has no use for; ``problem``: why it
-    cannot be imported, empty where it can."""
+    cannot be imported, empty where it can; ``tied``: why a project's server stays in that project's folder."""
 
     wish: str
     name: str
@@ -39,6 +42,7 @@ class Plan:
     ignored: list[str] = field(default_factory=list)
     problem: str = ""
     plain: bool = False
+    tied: str = ""
 
     def rename(self, name: str) -> None:
         """Another name, for its secrets too."""
@@ -61,16 +65,30 @@ class _Unreadable(Exception):
 
 
 def read(
-    wish: str, entry: Any, place: str, env: Mapping[str, str], *, project: str = "", allow_plaintext: bool = False
+    wish: str,
+    entry: Any,
+    place: str,
+    env: Mapping[str, str],
+    *,
+    project: str = "",
+    files: Collection[str] = (),
+    allow_plaintext: bool = False,
 ) -> Plan:
-    """The plan for the entry called ``wish``, found at ``place`` (words for people); ``project``: its folder."""
+    """The plan for the entry called ``wish``, found at ``place`` (words for people).
+
+    ``project``: the folder of the project that it is for; ``files``: which of the entry's words are files there.
+    """
     plan = Plan(wish, legal_server_name(wish), place, plain=allow_plaintext)
     if not isinstance(entry, dict):
         plan.problem = "it is no table of settings"
         return plan
     plan.enabled = entry.get("enabled", True) is not False and entry.get("disabled", False) is not True
     try:
-        taken = _remote(plan, entry, env) if any(key in entry for key in _REMOTE) else _local(plan, entry, env, project)
+        if any(key in entry for key in _REMOTE):
+            taken = _remote(plan, entry, env)
+        else:
+            taken = _local(plan, entry, env, project)
+            _where(plan, str(entry.get("cwd") or ""), env, project, files)
         _limits(plan, entry, taken)
         typed = msgspec.convert(plan.config, McpServerConfig)
         _last_look(plan, typed)
@@ -106,14 +124,51 @@ def _local(plan: Plan, entry: dict[str, Any], env: Mapping[str, str], project: s
     if args:
         plan.config["args"] = [_filled(str(one), env, project)[0] for one in args]
     member = "environment" if "environment" in entry and "env" not in entry else "env"
-    variables = {}
-    for name, value in _texts(entry, member).items():
-        variables[name] = _secret(plan, name, value, env, plaintext.looks_secret)
+    variables, raw = {}, _texts(entry, member)
+    for name, value in raw.items():
+        text = value.replace(_WORKSPACE, project or _WORKSPACE)
+        variables[name] = _secret(plan, name, text, env, plaintext.looks_secret)
     if variables:
         plan.config["env"] = variables
-    if entry.get("cwd") or project:
-        plan.config["cwd"] = _filled(str(entry.get("cwd") or project), env, project)[0]
+    plan.tied = _named_folder([command, *map(str, args), *raw.values()], project)
     return taken | {member}
+
+
+def words(entry: Any) -> list[str]:
+    """The words of an entry's command line that may name files of its project."""
+    if not isinstance(entry, dict):
+        return []
+    command = entry.get("command")
+    first = command if isinstance(command, list) else [command]
+    rest = entry.get("args") if isinstance(entry.get("args"), list) else []
+    return [one for one in (*first, *(rest or ())) if isinstance(one, str) and one and not one.startswith("-")]
+
+
+def _named_folder(values: Iterable[str], project: str) -> str:
+    """Why a server cannot run in another project's folder: it names this one's."""
+    if project and any(_WORKSPACE in value or f"{project}/" in f"{value}/" for value in values):
+        return "its settings name this folder"
+    return ""
+
+
+def _where(plan: Plan, cwd: str, env: Mapping[str, str], project: str, files: Collection[str]) -> None:
+    """A server that works on whatever project it is started in runs in each client's; others where their entry says."""
+    here = cwd in _HERE or (bool(project) and cwd.rstrip("/") == project)
+    if not project:
+        if cwd and here:
+            plan.config["per_project"] = True
+        elif cwd:
+            plan.config["cwd"] = _filled(cwd, env, "")[0]
+        return
+    target = _filled(cwd, env, project)[0]
+    # Clients without a project, and whoever reads its lists, get it where it came from.
+    plan.config["cwd"] = project if here else target if target.startswith("~") else posixpath.join(project, target)
+    if not here:
+        plan.tied = f"its cwd is {plan.config['cwd']}"
+    elif files:
+        plan.tied = f"it starts {min(files)} of this folder"
+    if not plan.tied:
+        plan.config["per_project"] = True
 
 
 def _remote(plan: Plan, entry: dict[str, Any], env: Mapping[str, str]) -> set[str]:
@@ -166,7 +221,7 @@ def _texts(entry: dict[str, Any], member: str) -> dict[str, str]:
 def _filled(text: str, env: Mapping[str, str], project: str) -> tuple[str, bool]:
     """(``text`` with variables filled in, whether there were any). Raises _Unreadable for one that has no value."""
     text = text.replace("${userHome}", "~" if text.startswith("${userHome}") else env.get("HOME", "~"))
-    text = text.replace("${workspaceFolder}", project or "${workspaceFolder}").replace("${pathSeparator}", "/")
+    text = text.replace(_WORKSPACE, project or _WORKSPACE).replace("${pathSeparator}", "/")
 
     def value(match: re.Match[str]) -> str:
         found = env.get(match.group(1), match.group(2))

@@ -11,6 +11,9 @@ from typing import Any, Final, Literal
 
 Format = Literal["json", "toml"]
 ENTRY: Final = "coffer"
+_OF_PROJECTS: Final = frozenset(
+    {(".cursor", "mcp.json"), (".vscode", "mcp.json"), (".codex", "config.toml"), (".claude", "mcp.json")}
+)
 _KEYS: Final = (("mcpServers",), ("servers",), ("mcp_servers",), ("context_servers",), ("mcp", "servers"), ("mcp",))
 
 
@@ -81,6 +84,13 @@ def server_tables(document: Any) -> dict[tuple[str, ...], dict[str, Any]]:
         if table:
             found["projects", folder, "mcpServers"] = table
     return found
+
+
+def project_of(path: Path, home: Path) -> str:
+    """The folder of the project whose own configuration a file is; empty for one that is for all projects."""
+    folder = path.parent if path.name == ".mcp.json" else path.parent.parent
+    own = path.name == ".mcp.json" or (path.parent.name, path.name) in _OF_PROJECTS
+    return str(folder) if own and folder != home else ""
 
 
 def _at(document: Any, path: tuple[str, ...]) -> dict[str, Any] | None:

@@ -37,7 +37,8 @@ SOURCES = ", ".join(known.CLIENTS)
 
 
 class ImportedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry: ``state`` is planned, imported, present (it was there already), skipped or failed."""
+    """One entry: ``state`` is planned, imported, present (it was there already), skipped or failed. ``note``: where a
+    project's server will run, and why."""
 
     key: str
     place: str
@@ -45,9 +46,11 @@ class ImportedServer(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     transport: str
     enabled: bool
+    per_project: bool
     credentials: list[str]
     ignored: list[str]
     reason: str
+    note: str
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +89,8 @@ def import_(
             f"there is no file {path}", "name the file: coffer import FILE, or --config FILE", exits.NOT_FOUND
         )
     document = files.document(path, files.text_of(path, data), form)
-    plans = _plans(document, pairs(rename or (), "--rename"), allow_plaintext)
+    project = known.project_of(path, Path.home())
+    plans = _plans(document, pairs(rename or (), "--rename"), allow_plaintext, project)
     daemon = client.running() if dry_run else client.connect()
     present = _settle_names(daemon, plans, ask=not (yes or dry_run or as_json))
     if not as_json and not quiet:
@@ -121,15 +125,23 @@ def form_of(path: Path) -> known.Format:
     return "toml" if path.suffix == ".toml" else "json"
 
 
-def _plans(document: Any, renames: dict[str, str], allow_plaintext: bool) -> "list[Plan]":
+def _plans(document: Any, renames: dict[str, str], allow_plaintext: bool, of_file: str) -> "list[Plan]":
     plans: list[Plan] = []
     for table, entries in known.server_tables(document).items():
-        project = table[1] if table[0] == "projects" else ""
+        project = table[1] if table[0] == "projects" else of_file
         place = f"the project {project}" if project else ".".join(table)
         for key, entry in entries.items():
             if known.is_ours(entry):
                 continue
-            plan = foreign.read(key, entry, place, os.environ, project=project, allow_plaintext=allow_plaintext)
+            plan = foreign.read(
+                key,
+                entry,
+                place,
+                os.environ,
+                project=project,
+                files=[word for word in foreign.words(entry) if project and _is_file_of(project, word)],
+                allow_plaintext=allow_plaintext,
+            )
             if key in renames:
                 _check_name(renames[key])
                 plan.rename(renames[key])
@@ -139,13 +151,17 @@ def _plans(document: Any, renames: dict[str, str], allow_plaintext: bool) -> "li
     return plans
 
 
+def _is_file_of(project: str, word: str) -> bool:
+    return not os.path.isabs(word) and os.path.isfile(os.path.join(project, word))
+
+
 def _check_name(name: str) -> None:
     if not is_server_name(name):
         raise usage(f"{name} cannot be a server's name", SERVER_NAME_RULE)
 
 
-def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool) -> set[int]:
-    """Gives each plan a name of its own; those that Coffer has already are returned. Raises on a clash left open."""
+def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool) -> dict[int, str]:
+    """Gives each plan a name of its own. Returned: what needs nothing done, and why. Raises on a clash left open."""
     taken: dict[str, ResourceView] = {}
     credentials: set[str] = set()
     if daemon is not None:
@@ -153,18 +169,29 @@ def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool) ->
         taken = {one.name: one for one in listed.resources}
         stored = daemon.get("/resources", ResourceList, {"kind": "credential"})
         credentials = {one.name for one in stored.resources}
-    present: set[int] = set()
-    used: dict[str, str] = {}
+    present: dict[int, str] = {}
+    used: dict[str, Plan] = {}
     for plan in (one for one in plans if not one.problem):
-        if plan.name in taken and _same(plan, taken[plan.name]) and plan.name not in used:
-            present.add(id(plan))
+        if plan.name in used:
+            if _one_for_both(plan, used[plan.name]):
+                present[id(plan)] = f"it is the same as of {used[plan.name].place}, and runs in each project"
+                continue
+        elif plan.name in taken and _same(plan, taken[plan.name]):
+            present[id(plan)] = "Coffer has it already"
         while plan.name in used or (plan.name in taken and id(plan) not in present):
-            holder = used.get(plan.name) or f"the server {plan.name} that Coffer has"
+            other = used.get(plan.name)
+            holder = f"{other.wish} of {other.place}" if other else f"the server {plan.name} that Coffer has"
             _resolve(plan, holder, {*used, *taken}, ask=ask)
-        used[plan.name] = f"{plan.wish} of {plan.place}"
+        used[plan.name] = plan
         if id(plan) not in present:
             _free_credentials(plan, credentials)
     return present
+
+
+def _one_for_both(plan: "Plan", other: "Plan") -> bool:
+    """Whether two projects' entries are one server that is started for each: the folder is but where it came from."""
+    alike = {**plan.config, "cwd": ""} == {**other.config, "cwd": ""} and plan.secrets == other.secrets
+    return alike and plan.enabled == other.enabled and bool(plan.config.get("per_project"))
 
 
 def _resolve(plan: "Plan", holder: str, names: set[str], *, ask: bool) -> None:
@@ -187,6 +214,8 @@ def _same(plan: "Plan", found: ResourceView) -> bool:
         return False
     if isinstance(there, StdioServer):
         there = msgspec.structs.replace(there, path=None)
+        if there.per_project and isinstance(wanted, StdioServer) and wanted.per_project:
+            there = msgspec.structs.replace(there, cwd=wanted.cwd)
     return bool(wanted == there)
 
 
@@ -201,7 +230,7 @@ def _free_credentials(plan: "Plan", taken: set[str]) -> None:
             plan.move_secret(reference, fresh)
 
 
-def _show(path: Path, plans: "list[Plan]", present: set[int]) -> None:
+def _show(path: Path, plans: "list[Plan]", present: dict[int, str]) -> None:
     if not plans:
         render.line(f"{path} names no servers")
         return
@@ -212,13 +241,24 @@ def _show(path: Path, plans: "list[Plan]", present: set[int]) -> None:
             render.line(f"  ✗ {plan.wish}: cannot be imported: {plan.problem}")
             continue
         if id(plan) in present:
-            render.line(f"  = {named}: Coffer has it already")
+            render.line(f"  = {named}: {present[id(plan)]}")
             continue
         render.line(f"  + {named}{'' if plan.enabled else ' (disabled)'}: {_what(plan)}")
+        if note := _note(plan):
+            render.line(f"      {note}")
         for reference in plan.secrets:
             render.line(f"      a secret of it is stored as the credential {reference}")
         if plan.ignored:
             render.line(f"      not taken over, it stays in the file: {', '.join(plan.ignored)}")
+
+
+def _note(plan: "Plan") -> str:
+    """Where a project's server will run, and why."""
+    cwd = plan.config.get("cwd")
+    if plan.config.get("per_project"):
+        undo = f"coffer mcp update {plan.name} --no-per-project"
+        return f"runs in the directory of each client's project, in {cwd or 'your home'} where it has none ({undo})"
+    return f"runs in {cwd} for every client: {plan.tied}" if plan.tied else ""
 
 
 def _what(plan: "Plan") -> str:
@@ -254,7 +294,7 @@ def _carry_out(daemon: "Client", plan: "Plan") -> tuple[str, str]:
 def _report(
     path: Path,
     plans: "list[Plan]",
-    present: set[int],
+    present: dict[int, str],
     states: dict[int, tuple[str, str]],
     *,
     dry_run: bool,
@@ -262,7 +302,7 @@ def _report(
     quiet: bool,
 ) -> None:
     done = Imported(
-        file=str(path), dry_run=dry_run, servers=[_row(plan, id(plan) in present, states) for plan in plans]
+        file=str(path), dry_run=dry_run, servers=[_row(plan, present.get(id(plan)), states) for plan in plans]
     )
     if as_json:
         render.data(done)
@@ -280,11 +320,11 @@ def _report(
         render.line("nothing was imported")
 
 
-def _row(plan: "Plan", present: bool, states: dict[int, tuple[str, str]]) -> ImportedServer:
+def _row(plan: "Plan", present: str | None, states: dict[int, tuple[str, str]]) -> ImportedServer:
     if plan.problem:
         state, reason = "skipped", plan.problem
-    elif present:
-        state, reason = "present", ""
+    elif present is not None:
+        state, reason = "present", present
     else:
         state, reason = states[id(plan)]
     return ImportedServer(
@@ -294,7 +334,9 @@ def _row(plan: "Plan", present: bool, states: dict[int, tuple[str, str]]) -> Imp
         state=state,
         transport=str(plan.config.get("transport", "")),
         enabled=plan.enabled,
+        per_project=bool(plan.config.get("per_project")),
         credentials=list(plan.secrets),
         ignored=plan.ignored,
         reason=reason,
+        note="" if plan.problem else _note(plan),
     )

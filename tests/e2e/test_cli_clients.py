@@ -89,6 +89,46 @@ def test_from_a_clients_servers_to_the_same_behind_coffer_and_back(coffer: Daemo
     assert [one.name for one in cursor.parent.iterdir()] == ["mcp.json"]
 
 
+def test_a_projects_servers_are_imported_for_each_project(coffer: Daemon, tmp_path: Path) -> None:
+    """The plan says where each will run and why; the same server of another project is no second one."""
+    entries = {
+        "lsp": {"command": FAKE[0], "args": FAKE[1:], "env": {"PYTHONPATH": ROOT}},
+        "own": {"command": FAKE[0], "args": ["server.py"]},
+    }
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        (folder / ".cursor").mkdir(parents=True)
+        (folder / "server.py").touch()
+        (folder / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")
+    file = str(folders[0] / ".cursor" / "mcp.json")
+    text = run(coffer, "import", file, "--dry-run").stdout
+    assert "runs in the directory of each client's project" in text and "--no-per-project" in text
+    assert f"runs in {folders[0]} for every client: it starts server.py of this folder" in text
+    rows = json.loads(run(coffer, "import", file, "--yes", "--json").stdout)["servers"]
+    assert [(row["name"], row["per_project"], bool(row["note"])) for row in rows] == [
+        ("lsp", True, True),
+        ("own", False, True),
+    ]
+    found = {one["name"]: one["config"] for one in coffer.api("GET", "/resources?kind=mcp_server")["resources"]}
+    assert (found["lsp"]["per_project"], found["lsp"]["cwd"]) == (True, str(folders[0]))
+    assert (found["own"]["per_project"], found["own"]["cwd"]) == (False, str(folders[0]))
+    file = str(folders[1] / ".cursor" / "mcp.json")
+    other = json.loads(run(coffer, "import", file, "--rename", "own=own-b", "--yes", "--json").stdout)["servers"]
+    assert [(row["name"], row["state"]) for row in other] == [("lsp", "present"), ("own-b", "imported")]
+
+
+def test_two_projects_of_one_file_share_a_server(coffer: Daemon, tmp_path: Path) -> None:
+    """Claude Code keeps its projects in one file: what is the same in two of them is imported once."""
+    entry = {"command": FAKE[0], "args": FAKE[1:], "env": {"PYTHONPATH": ROOT}}
+    projects = {str(tmp_path / name): {"mcpServers": {"lsp": entry}} for name in ("a", "b")}
+    for folder in projects:
+        Path(folder).mkdir()
+    (Path(coffer.env["HOME"]) / ".claude.json").write_text(json.dumps({"projects": projects}), encoding="utf-8")
+    rows = json.loads(run(coffer, "import", "claude-code", "--yes", "--json").stdout)["servers"]
+    assert [(row["name"], row["state"]) for row in rows] == [("lsp", "imported"), ("lsp", "present")]
+    assert "runs in each project" in rows[1]["reason"]
+
+
 def test_installing_changes_its_own_entry_alone(coffer: Daemon, cursor: Path) -> None:
     """D09, D07: foreign keys, comments and formatting stay, so do mode and link; a second time changes nothing."""
     target = cursor.with_name("real.json")

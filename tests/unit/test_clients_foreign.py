@@ -90,6 +90,73 @@ def test_variables_are_filled_in_and_count_as_secrets() -> None:
     assert read({"command": "x"}, project="/p").config["cwd"] == "/p"
 
 
+@pytest.mark.parametrize("cwd", [None, ".", "./", "${workspaceFolder}", "/p", "/p/"])
+def test_a_projects_server_runs_in_each_clients_project(cwd: str | None) -> None:
+    """It works on what it is started in; its own folder is for clients that have no project."""
+    plan = read({"command": "npx", "args": ["-y", "x"]} | ({"cwd": cwd} if cwd else {}), project="/p")
+    assert plan.config == {
+        "transport": "stdio",
+        "command": "npx",
+        "args": ["-y", "x"],
+        "cwd": "/p",
+        "per_project": True,
+    }
+    assert plan.tied == ""
+
+
+@pytest.mark.parametrize(
+    ("entry", "cwd", "why"),
+    [
+        ({"args": ["${workspaceFolder}/a"]}, "/p", "name this folder"),
+        ({"args": ["--root", "/p"]}, "/p", "name this folder"),
+        ({"env": {"ROOT": "${workspaceFolder}"}}, "/p", "name this folder"),
+        ({"cwd": "sub"}, "/p/sub", "its cwd is /p/sub"),
+        ({"cwd": "${workspaceFolder}/sub"}, "/p/sub", "its cwd is /p/sub"),
+        ({"cwd": "${userHome}/w"}, "~/w", "its cwd is ~/w"),
+        ({"cwd": "/elsewhere"}, "/elsewhere", "its cwd is /elsewhere"),
+        ({"args": ["server.py"]}, "/p", "starts server.py"),
+    ],
+)
+def test_a_projects_server_that_belongs_to_its_folder_stays_there(entry: dict[str, Any], cwd: str, why: str) -> None:
+    """In another project it would work on this one, or not be found."""
+    files = [word for word in foreign.words(entry) if word == "server.py"]
+    plan = read({"command": "x", **entry}, project="/p", files=files)
+    assert (plan.problem, plan.config["cwd"], plan.config.get("per_project")) == ("", cwd, None)
+    assert why in plan.tied
+    assert plan.config.get("env", {"ROOT": "/p"}) == {"ROOT": "/p"}
+
+
+def test_a_server_for_all_projects_may_be_meant_for_each() -> None:
+    """One that names the workspace as its directory runs in each; one with a directory of its own runs there."""
+    plan = read({"command": "x", "cwd": "${workspaceFolder}"})
+    assert (plan.config["per_project"], "cwd" in plan.config) == (True, False)
+    assert read({"command": "x", "cwd": "~/a"}).config == {"transport": "stdio", "command": "x", "cwd": "~/a"}
+    assert "per_project" not in read({"command": "x"}).config
+
+
+def test_the_words_of_an_entry_that_may_be_files() -> None:
+    assert foreign.words({"command": "python", "args": ["-u", "a.py", 3, ""]}) == ["python", "a.py"]
+    assert foreign.words({"command": ["node", "b.js"]}) == ["node", "b.js"]
+    assert foreign.words({"command": "x", "args": "no list"}) == ["x"]
+    assert foreign.words("nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "project"),
+    [
+        ("/p/.cursor/mcp.json", "/p"),
+        ("/p/.vscode/mcp.json", "/p"),
+        ("/p/.mcp.json", "/p"),
+        ("/p/.codex/config.toml", "/p"),
+        ("/home/me/.cursor/mcp.json", ""),
+        ("/home/me/.config/Code/User/mcp.json", ""),
+        ("/p/mcp.json", ""),
+    ],
+)
+def test_which_project_a_file_belongs_to(path: str, project: str) -> None:
+    assert known.project_of(Path(path), Path("/home/me")) == project
+
+
 def test_a_secret_variable_is_a_secret_whatever_its_value() -> None:
     """K01: what a client kept in a variable with a telling name goes into no argument and no stored URL."""
     env = {"MY_TOKEN": "tiny", "HOST": "h"}
