@@ -16,6 +16,7 @@ from coffer_common.version import VERSION
 from coffer_supervisor.core.calls import CallError, Identity, Principal, Scope, failure
 from coffer_supervisor.core.catalogue import Catalogues, Query, Server, UnknownCursor
 from coffer_supervisor.core.instructions import instructions
+from coffer_supervisor.core.subscriptions import FIRST_SETTLE_SECONDS, SETTLE_SECONDS
 from coffer_supervisor.scoping import Scoping
 from coffer_supervisor.supervision import Supervision
 from coffer_supervisor.upstream import Upstream
@@ -44,6 +45,14 @@ class Lists:
     def budget(self) -> float:
         """Seconds that a list may wait for a slow upstream now."""
         return max(DISCOVERY_SECONDS, self._supervision.first_discovery_ends - self._loop.time())
+
+    def settle(self) -> float:
+        """For how many seconds a change of lists waits for others, to be told with them: longer while the daemon's first
+        discovery is under way, in which one server comes after the other."""
+        if self._loop.time() >= self._supervision.first_discovery_ends:
+            return SETTLE_SECONDS
+        expected = any(one.waiting and one.on and not one.bases for one in self._catalogues.servers.values())
+        return FIRST_SETTLE_SECONDS if expected else SETTLE_SECONDS
 
     async def page(
         self, caller: frames.Caller, principal: Principal, scope: Scope, kind: frames.CapabilityType, cursor: str | None

@@ -19,6 +19,8 @@ MAX_URIS: Final = 1024
 
 SETTLE_SECONDS: Final = 0.05
 INTERVAL_SECONDS: Final = 1.0
+FIRST_SETTLE_SECONDS: Final = 1.0
+"""The same while the daemon's first discovery is under way: one server after the other comes then."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -71,7 +73,8 @@ class Coalescer(Generic[K]):
     """
 
     def __init__(self, *, settle: float = SETTLE_SECONDS, interval: float = INTERVAL_SECONDS) -> None:
-        self._settle, self._interval = settle, interval
+        self.settle, self._interval = settle, interval
+        """How long a notice waits for others like it; may change at any time."""
         self._hearers: dict[K, _Hearer] = {}
         self._heap: list[tuple[float, int, K, bytes]] = []
         self._order = 0
@@ -115,7 +118,7 @@ class Coalescer(Generic[K]):
         return out
 
     def _schedule(self, hearer: K, state: _Hearer, notice: bytes, now: float) -> None:
-        due = max(now + self._settle, state.last.get(notice, float("-inf")) + self._interval)
+        due = max(now + self.settle, state.last.get(notice, float("-inf")) + self._interval)
         state.pending[notice] = due
         self._order += 1
         heapq.heappush(self._heap, (due, self._order, hearer, notice))

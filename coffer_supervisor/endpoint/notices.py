@@ -14,7 +14,7 @@ import msgspec
 
 from coffer_common import jsonrpc, names, protocol
 from coffer_supervisor.core.calls import Principal, Scope
-from coffer_supervisor.core.subscriptions import METHODS, UPDATED, Coalescer
+from coffer_supervisor.core.subscriptions import METHODS, SETTLE_SECONDS, UPDATED, Coalescer
 from coffer_supervisor.endpoint.asked import ask_id, withdrawal
 
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
@@ -48,10 +48,13 @@ class Hearer:
 
 
 class Notices:
-    """The router's ``NoticeSink``. ``sees``: whether a principal at an endpoint can see anything of a server."""
+    """The router's ``NoticeSink``. ``sees``: whether a principal at an endpoint can see anything of a server.
+    ``settle``: for how many seconds a change of lists waits for others now."""
 
-    def __init__(self, sees: Callable[[Principal, Scope, str], bool]) -> None:
-        self._sees = sees
+    def __init__(
+        self, sees: Callable[[Principal, Scope, str], bool], settle: Callable[[], float] = lambda: SETTLE_SECONDS
+    ) -> None:
+        self._sees, self._settle = sees, settle
         self._hearers: dict[str, Hearer] = {}
         self._coalescer: Coalescer[str] = Coalescer()
         self._timer: asyncio.TimerHandle | None = None
@@ -97,10 +100,12 @@ class Notices:
     def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
         """See ``core.calls.NoticeSink``."""
         now = self._now()
+        self._coalescer.settle = self._settle()
         for hearer in self._hearers.values():
             if session in ("", hearer.session or hearer.id) and self._concerned(hearer, server):
                 for kind in sorted(kinds & hearer.kinds):
                     self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())
+        self._coalescer.settle = SETTLE_SECONDS
         self._arm()
 
     def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:

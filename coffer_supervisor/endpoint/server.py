@@ -62,7 +62,7 @@ class Endpoint:
         self._router = router
         self.callback: callback.Callback | None = None
         self._presence = Presence()
-        self.notices = Notices(router.sees)
+        self.notices = Notices(router.sees, router.lists.settle)
         self.sessions = Sessions(router, self.notices)
         methods = Methods(router)
         self._legacy = LegacyHttp(router, methods, self.sessions)

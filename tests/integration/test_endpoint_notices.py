@@ -1,5 +1,6 @@
 """Who hears of what: the hearers and their timer on a real loop."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from coffer_common import protocol
 from coffer_common.resources import GroupConfig
 from coffer_supervisor.core.calls import Principal, Scope
-from coffer_supervisor.core.subscriptions import KINDS
+from coffer_supervisor.core.subscriptions import FIRST_SETTLE_SECONDS, KINDS, SETTLE_SECONDS
 from coffer_supervisor.endpoint.notices import Hearer, Notices
 from coffer_supervisor.scoping import Scoping
 from tests.support.wait import wait_for
@@ -174,3 +175,22 @@ async def test_a_link_is_reported_as_opened_on_the_aggregate_too(notices: Notice
         notices.add(ear)
     notices.session_notice("a", ("one",), "notifications/elicitation/complete", b'{"elicitationId":"e"}')
     assert [len(ear.heard) for ear in ears] == [1, 0]
+
+
+async def test_servers_that_come_one_after_the_other_are_told_of_once() -> None:
+    """C10: after a restart of the daemon a client hears of all servers that are found in the first second together."""
+    waits = [FIRST_SETTLE_SECONDS]
+    notices = Notices(lambda *_: True, lambda: waits[0])
+    try:
+        ear = Ear("e", EVERYONE, AGGREGATE)
+        notices.add(ear)
+        for name in ("a", "b", "c"):
+            notices.lists_changed(name, frozenset({"tools"}))
+            await asyncio.sleep(0)
+        waits[0] = SETTLE_SECONDS
+        notices.lists_changed("d", frozenset({"tools"}))
+        notices.resource_updated("a", ("e",), "x:1")
+        await wait_for(lambda: len(ear.heard) == 2)
+        assert ear.methods == ["notifications/resources/updated", "notifications/tools/list_changed"]
+    finally:
+        notices.close()

@@ -4,7 +4,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coffer_supervisor.core.subscriptions import INTERVAL_SECONDS, KINDS, MAX_URIS, SETTLE_SECONDS, Coalescer, Filter
+from coffer_supervisor.core.subscriptions import (
+    FIRST_SETTLE_SECONDS,
+    INTERVAL_SECONDS,
+    KINDS,
+    MAX_URIS,
+    SETTLE_SECONDS,
+    Coalescer,
+    Filter,
+)
 
 T, R = b"tools", b"resources"
 
@@ -43,6 +51,20 @@ def test_a_storm_is_one_notice_and_then_one_a_second() -> None:
     assert c.take(0.1 + SETTLE_SECONDS) == [("a", R)]
     assert c.next_due() == SETTLE_SECONDS + INTERVAL_SECONDS
     assert c.take(SETTLE_SECONDS + INTERVAL_SECONDS) == [("a", T)]
+
+
+def test_what_comes_in_a_row_at_the_start_is_one_notice() -> None:
+    """C10: while servers are discovered one after the other, a change waits longer for the others."""
+    c: Coalescer[str] = Coalescer()
+    c.settle = FIRST_SETTLE_SECONDS
+    for tenth in range(5):
+        c.mark("a", T, tenth / 10)
+    c.settle = SETTLE_SECONDS
+    c.mark("a", T, 0.6)
+    c.mark("a", R, 0.6)
+    assert c.take(0.6 + SETTLE_SECONDS) == [("a", R)]
+    assert c.take(FIRST_SETTLE_SECONDS) == [("a", T)]
+    assert c.next_due() is None
 
 
 def test_what_is_held_follows_when_it_is_released() -> None:
