@@ -47,8 +47,8 @@ class Lists:
         return max(DISCOVERY_SECONDS, self._supervision.first_discovery_ends - self._loop.time())
 
     def settle(self) -> float:
-        """For how many seconds a change of lists waits for others, to be told with them: longer while the daemon's first
-        discovery is under way, in which one server comes after the other."""
+        """For how many seconds a change of lists waits for others, to be told with them: longer while the daemon's
+        first discovery is under way, in which one server comes after the other."""
         if self._loop.time() >= self._supervision.first_discovery_ends:
             return SETTLE_SECONDS
         expected = any(one.waiting and one.on and not one.bases for one in self._catalogues.servers.values())
