@@ -47,23 +47,33 @@ coffer mcp call time get_current_time --arg timezone=UTC
 say "4. The processes"
 coffer ps
 
+# Paths may hold blanks, quotes and backslashes: as a word of a shell, and as a JSON text.
+word() {
+    case $1 in
+    *[!A-Za-z0-9_/.:=@%+,-]*) printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")" ;;
+    *) printf '%s' "$1" ;;
+    esac
+}
+json() { printf '"%s"' "$(printf '%s' "$1" | sed 's/[\\"]/\\&/g')"; }
+
 # A client starts the shim without the variables of this shell.
 flags= env=
 if [ -n "${COFFER_HOME:-}" ]; then
-    flags=" --env COFFER_HOME=$COFFER_HOME"
-    env=", \"env\": {\"COFFER_HOME\": \"$COFFER_HOME\"}"
+    flags=" --env $(word "COFFER_HOME=$COFFER_HOME")"
+    env=", \"env\": {\"COFFER_HOME\": $(json "$COFFER_HOME")}"
 fi
+shim=$bin/coffer-shim
 
 say "5. Paste this into your client"
 cat <<END
 Claude Code:
-  claude mcp add coffer$flags -- $bin/coffer-shim
+  claude mcp add coffer$flags -- $(word "$shim")
 
 Claude Desktop, Cursor and others that read "mcpServers":
-  {"mcpServers": {"coffer": {"command": "$bin/coffer-shim"$env}}}
+  {"mcpServers": {"coffer": {"command": $(json "$shim")$env}}}
 
 VS Code (.vscode/mcp.json):
-  {"servers": {"coffer": {"type": "stdio", "command": "$bin/coffer-shim"$env}}}
+  {"servers": {"coffer": {"type": "stdio", "command": $(json "$shim")$env}}}
 
 Over HTTP: this prints the URL and a token of that client's own
   coffer client add NAME

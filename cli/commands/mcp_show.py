@@ -65,7 +65,7 @@ def _note(server: ResourceView, status: ServerStatus) -> str:
     if status.state in _UNWELL:
         return shortened(reason(server.name, status, quoting=True), 160)
     if status.missing and status.state == "ready":
-        return shortened(f"lists incomplete: {status.missing}", 160)
+        return shortened(f"about its lists: {status.missing}", 160)
     return server.description
 
 
@@ -82,7 +82,7 @@ def one(server: ResourceView) -> None:
         ("up", duration(status.up_seconds) if status.up_seconds is not None else ""),
         ("restarts", str(status.restarts)),
         ("last error", "" if unwell else status.last_error),
-        ("lists incomplete", status.missing if status.state == "ready" else ""),
+        ("about its lists", status.missing if status.state == "ready" else ""),
         *((f"{kind}s", _count(status.counts.get(kind))) for kind in _ORDER if kind in status.counts),
         ("added", local_time(server.created_at)),
         ("changed", local_time(server.updated_at)),

@@ -18,8 +18,8 @@ class Count(Shape, frozen=True, kw_only=True):
 
 class ServerStatus(Shape, frozen=True, kw_only=True):
     """How an upstream is now. ``era`` and ``revision`` are empty before it was ever reached; ``retry_in`` seconds
-    until the next attempt in ``backoff`` and ``failed``; ``missing`` why its lists are incomplete; ``stderr`` its
-    last lines where it failed.
+    until the next attempt in ``backoff`` and ``failed``; ``missing`` what there is to say about its lists;
+    ``stderr`` its last lines where it failed.
     """
 
     state: UpstreamState

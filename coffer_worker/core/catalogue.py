@@ -87,7 +87,8 @@ def entries(kind: ListKind, items: list[Slice], server: str, upstream: Era) -> E
             made.entries.append(_entry(kind, key, bytes(item), found, server=server, upstream=upstream))
             if _needs_tasks(found, upstream):
                 made.left_out.append(
-                    f"{kind.type} {key!r}: it can only be run as a task, so modern clients do not see it"
+                    f"{kind.type} {key!r}: its server declares that it runs as a task only, so clients of 2026-07-28 "
+                    f"do not see it; to hide it from all: coffer mcp tools {server} --disable {key}"
                 )
     return made
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +18,7 @@ from tests.support.daemon import BIN, Daemon
 from tests.support.upstreams import ROOT
 
 pytestmark = pytest.mark.e2e
-TOOLS = ("sh", "git", "dirname", "cat", "env", "uname")
+TOOLS = ("sh", "git", "dirname", "cat", "env", "sed", "uname")
 
 
 def narrow_path(folder: Path) -> str:
@@ -58,6 +60,30 @@ def test_the_demo_works_twice_and_after_a_kill(make_daemon: Callable[..., Daemon
     procs.all_gone([pid])
     demo()
     assert home.info["pid"] != pid
+
+
+def test_what_the_demo_prints_can_be_pasted_whatever_its_paths_hold(tmp_path: Path) -> None:
+    """Blanks and quotes in a folder's name: one word for a shell, one text in JSON."""
+    folder = tmp_path / 'a b\'s "bin"'
+    folder.mkdir()
+    (folder / "coffer").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    (folder / "coffer").chmod(0o700)
+    home = str(tmp_path / "my 'home' \\ \"x\"")
+    done = subprocess.run(
+        ["sh", str(ROOT / "scripts" / "demo.sh"), str(folder)],
+        env={**os.environ, "COFFER_HOME": home, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    words = shlex.split(next(line for line in lines if line.startswith("claude mcp add")))
+    shim = str(folder / "coffer-shim")
+    assert words == ["claude", "mcp", "add", "coffer", "--env", f"COFFER_HOME={home}", "--", shim]
+    entries = [json.loads(line) for line in lines if line.startswith("{")]
+    for entry in (entries[0]["mcpServers"]["coffer"], entries[1]["servers"]["coffer"]):
+        assert (entry["command"], entry["env"]) == (shim, {"COFFER_HOME": home})
 
 
 def libraries(pid: int) -> set[str]:

@@ -89,7 +89,8 @@ def test_a_tool_that_only_runs_as_a_task_is_not_shown_to_modern_clients() -> Non
     assert form(found.entries[0], "raw", "modern") is None
     assert form(found.entries[0], "prefixed", "modern") is None
     assert form(found.entries[0], "prefixed", "legacy") == {**tool, "name": "s__a"}
-    assert "task" in found.left_out[0]
+    assert "its server declares that it runs as a task only" in found.left_out[0]
+    assert "coffer mcp tools s --disable a" in found.left_out[0]
     assert made(TOOL, tool, upstream="modern").left_out == []
     assert made(TOOL, {**tool, "execution": {}}).left_out == []
 
