@@ -4,9 +4,11 @@ Owns the spelling of ``--json``, ``-q``, ``--yes``, ``--limit`` and the ``K=V`` 
 names that complete a word.
 """
 
+import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Annotated, Any, Final
 
 import typer
@@ -76,6 +78,28 @@ def _names(kind: str, incomplete: str) -> list[str]:
 
 
 Server = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", autocompletion=server_names)]
+
+
+def spread(shape: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command's parameter ``options``, a dataclass ``shape``, becomes an option for each of its fields."""
+    fields = inspect.signature(shape, eval_str=True).parameters
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            chosen = shape(**{name: given.pop(name) for name in fields})
+            command(**given, options=chosen)
+
+        shown: list[inspect.Parameter] = []
+        for name, parameter in own.parameters.items():
+            shown += fields.values() if name == "options" else [parameter]
+        run.__annotations__ = {one.name: one.annotation for one in shown}
+        run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+        return run
+
+    return wrap
 
 
 def pairs(words: Iterable[str], option: str) -> dict[str, str]:
