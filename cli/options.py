@@ -38,7 +38,7 @@ _QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhkMG]?)(?:i?B)?")
 LIMIT_HELP: Final = f"A limit, NAME=VALUE (off for none). Names: {', '.join(_LIMITS)}. Seconds, bytes (64M) or counts."
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print names only, or nothing.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print names only, or nothing beside what was asked for.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Since = Annotated[str | None, typer.Option("--since", help="Only since then: 30m, 24h, 7d, or an RFC 3339 time.")]
 Rows = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many, the newest.")]

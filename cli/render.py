@@ -206,10 +206,20 @@ def json_line(raw: bytes) -> str:
     return safe_json(raw.decode())
 
 
-def emit(as_data: bool, shape: msgspec.Struct, human: Callable[[], None]) -> None:
-    """``shape`` as JSON, or the same facts for people."""
+def emit(
+    as_data: bool,
+    shape: msgspec.Struct,
+    human: Callable[[], None],
+    *,
+    quiet: bool = False,
+    names: Iterable[str] = (),
+) -> None:
+    """``shape`` as JSON; or its ``names`` alone, a line each (where ``quiet``); or the same facts for people."""
     if as_data:
         data(shape)
+    elif quiet:
+        for name in names:
+            line(name)
     else:
         human()
 

@@ -72,10 +72,7 @@ def _endpoints(config: dict[str, Any]) -> list[str]:
 def list_(as_json: Json = False, quiet: Quiet = False) -> None:
     """List the clients and what each may use; never the tokens."""
     found = client.connect().get("/resources", ResourceList, {"kind": "client"})
-    if quiet and not as_json:
-        for one in found.resources:
-            render.line(one.name)
-        return
+    names = [one.name for one in found.resources]
     columns = [
         render.Column("NAME"),
         render.Column("SERVERS", fold=True),
@@ -95,7 +92,7 @@ def list_(as_json: Json = False, quiet: Quiet = False) -> None:
         ]
         for one in found.resources
     ]
-    render.emit(as_json, found, lambda: render.table(columns, rows))
+    render.emit(as_json, found, lambda: render.table(columns, rows), quiet=quiet, names=names)
 
 
 def _names(found: Any) -> str:
@@ -107,7 +104,7 @@ app.command("ls", hidden=True)(list_)
 
 
 @app.command(epilog="Example: coffer client show cursor")
-def show(name: Name, as_json: Json = False) -> None:
+def show(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Show one client; never its token."""
     found = client.connect().get(_path(name), ResourceView)
 
@@ -119,7 +116,7 @@ def show(name: Name, as_json: Json = False) -> None:
         render.line(f"  groups:  {_names(found.config.get('groups'))}")
         render.line(f"  added {local_time(found.created_at)}, changed {local_time(found.updated_at)}")
 
-    render.emit(as_json, found, human)
+    render.emit(as_json, found, human, quiet=quiet, names=[found.name])
 
 
 @app.command(epilog="Example: coffer client update cursor --server github")
@@ -174,10 +171,7 @@ def remove(name: Name, yes: Yes = False, as_json: Json = False, quiet: Quiet = F
     daemon.get(_path(name), ResourceView)
     confirm(f"Remove the client {name}? Its token is worth nothing then.", yes)
     done = daemon.send("DELETE", _path(name), Removed)
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ {name} is removed")
+    render.emit(as_json, done, lambda: render.line(f"✓ {name} is removed"), quiet=quiet)
 
 
 app.command("remove", epilog="Example: coffer client remove cursor --yes")(remove)
@@ -185,10 +179,7 @@ app.command("rm", hidden=True)(remove)
 
 
 def _report(done: ResourceView, what: str, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ {done.name} {what}")
+    render.emit(as_json, done, lambda: render.line(f"✓ {done.name} {what}"), quiet=quiet)
 
 
 def _path(name: str) -> str:

@@ -58,18 +58,17 @@ def list_(as_json: Json = False, quiet: Quiet = False) -> None:
     """List credentials, and say where they are kept; never the secrets."""
     daemon = client.connect()
     found = daemon.get("/resources", ResourceList, {"kind": "credential"})
-    if quiet and not as_json:
-        for one in found.resources:
-            render.line(one.name)
-        return
     rows = [
         [one.name, _place(str(one.config.get("backend", "-"))), local_time(one.config.get("updated_at"))]
         for one in found.resources
     ]
     columns = [render.Column("REF"), render.Column("KEPT IN"), render.Column("CHANGED")]
-    render.emit(as_json, found, lambda: render.table(columns, rows))
-    if not as_json:
+
+    def human() -> None:
+        render.table(columns, rows)
         _say_where(daemon)
+
+    render.emit(as_json, found, human, quiet=quiet, names=[one.name for one in found.resources])
 
 
 def _say_where(daemon: "Client") -> None:
@@ -89,6 +88,7 @@ def get(
     ref: Ref,
     reveal: Annotated[bool, typer.Option("--reveal", help=_REVEAL_HELP)] = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show when a credential was stored, where, and which servers use it."""
     daemon = client.connect()
@@ -103,7 +103,7 @@ def get(
         render.line(f"{found.ref}: {found.length} characters in the {place}, changed {local_time(found.updated_at)}")
         render.line(f"used by: {', '.join(found.used_by) or 'no server'}")
 
-    render.emit(as_json, found, human)
+    render.emit(as_json, found, human, quiet=quiet, names=[found.ref])
 
 
 def delete(

@@ -4,6 +4,7 @@ import os
 import select
 import sys
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -89,6 +90,7 @@ def run() -> None:
 def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")] = 50,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print the daemon's own log. Works without a daemon."""
     path = client.home().daemon_log
@@ -98,17 +100,18 @@ def logs(
     except FileNotFoundError as error:
         hint = "start the daemon: coffer daemon start"
         raise CliError(f"there is no log at {path} yet", hint, exits.NOT_FOUND) from error
-    render.emit(as_json, LogLines(lines=shown), lambda: render.block("\n".join(shown)))
+    render.emit(as_json, LogLines(lines=shown), lambda: render.block("\n".join(shown)), quiet=quiet, names=shown)
 
 
 @app.command("rotate-token", epilog="Example: coffer daemon rotate-token")
-def rotate_token(as_json: Json = False) -> None:
+def rotate_token(as_json: Json = False, quiet: Quiet = False) -> None:
     """Replace the token that programs need on the TCP port. The old one is worth nothing at once."""
     done = client.connect().send("POST", "/daemon/rotate-token", Rotated)
     render.emit(
         as_json,
         done,
         lambda: render.line(f"✓ the daemon has a new token; programs that use it find it in {done.daemon_json}"),
+        quiet=quiet,
     )
 
 
@@ -125,10 +128,8 @@ def backup(
     """Copy the store (servers, choices, logs) to a file while it is in use. Secrets are not in it."""
     target = None if path is None else os.path.abspath(os.path.expanduser(path))
     done = client.connect().send("POST", "/daemon/backup", BackupDone, Backup(path=target), timeout=600.0)
-    if quiet and not as_json:
-        render.line(done.path)
-    else:
-        render.emit(as_json, done, lambda: render.line(f"✓ {done.path} ({size(done.bytes)})"))
+    human = partial(render.line, f"✓ {done.path} ({size(done.bytes)})")
+    render.emit(as_json, done, human, quiet=quiet, names=[done.path])
 
 
 def end(daemon: "Client", reason: Any) -> None:
@@ -161,10 +162,7 @@ def _watched(pid: int) -> int | None:
 
 
 def _emit_state(as_json: bool, quiet: bool, found: Status, words: str) -> None:
-    if as_json:
-        render.data(found)
-    elif not quiet:
-        render.line(words)
+    render.emit(as_json, found, lambda: render.line(words), quiet=quiet)
 
 
 def _report(daemon: "Client", as_json: bool, quiet: bool, how: str) -> None:

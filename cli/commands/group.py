@@ -78,10 +78,7 @@ def _pattern(word: str, description: str | None = None) -> dict[str, Any]:
 def list_(as_json: Json = False, quiet: Quiet = False) -> None:
     """List the groups and what is in each."""
     found = client.connect().get("/resources", ResourceList, {"kind": "group"})
-    if quiet and not as_json:
-        for one in found.resources:
-            render.line(one.name)
-        return
+    names = [one.name for one in found.resources]
     columns = [render.Column("NAME"), render.Column("MEMBERS", fold=True), render.Column("STATE")]
     columns += [render.Column("CHANGED"), render.Column("DESCRIPTION", fold=True)]
     rows = [
@@ -94,7 +91,7 @@ def list_(as_json: Json = False, quiet: Quiet = False) -> None:
         ]
         for one in found.resources
     ]
-    render.emit(as_json, found, lambda: render.table(columns, rows))
+    render.emit(as_json, found, lambda: render.table(columns, rows), quiet=quiet, names=names)
 
 
 def _members(config: dict[str, Any]) -> list[str]:
@@ -110,7 +107,7 @@ app.command("ls", hidden=True)(list_)
 
 
 @app.command(epilog="Example: coffer group show office")
-def show(name: Name, as_json: Json = False) -> None:
+def show(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Show what is in a group, and where clients find it."""
     daemon = client.connect()
     found = daemon.get(_path(name), ResourceView)
@@ -128,7 +125,7 @@ def show(name: Name, as_json: Json = False) -> None:
             if one.get("description"):
                 render.line(f"  {one['server']}/{one.get('pattern', '*')} is described as: {one['description']}")
 
-    render.emit(as_json, found, human)
+    render.emit(as_json, found, human, quiet=quiet, names=[found.name])
 
 
 @app.command(epilog="Example: coffer group update office --server github --server files")
@@ -170,10 +167,7 @@ def remove(name: Name, yes: Yes = False, as_json: Json = False, quiet: Quiet = F
     daemon.get(_path(name), ResourceView)
     confirm(f"Remove the group {name}? Its servers stay.", yes)
     done = daemon.send("DELETE", _path(name), Removed)
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ {name} is removed")
+    render.emit(as_json, done, lambda: render.line(f"✓ {name} is removed"), quiet=quiet)
 
 
 app.command("remove", epilog="Example: coffer group remove office --yes")(remove)
@@ -181,10 +175,9 @@ app.command("rm", hidden=True)(remove)
 
 
 def _report(done: ResourceView, what: str, as_json: bool, quiet: bool, where: str = "") -> None:
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ {done.name} {what}{f', at {where}' if where else ''}")
+    render.emit(
+        as_json, done, lambda: render.line(f"✓ {done.name} {what}{f', at {where}' if where else ''}"), quiet=quiet
+    )
 
 
 def _path(name: str) -> str:

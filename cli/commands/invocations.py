@@ -1,5 +1,6 @@
 """``coffer mcp invocations`` and ``coffer stats``: who called what, and how it went. Never what was said."""
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -51,6 +52,7 @@ def invocations(
     limit: Rows = 50,
     following: Follow = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """List tool calls, resource reads and prompt gets, newest first. Arguments and results are never stored."""
     wanted = {"server": name or server, "client": of_client, "type": type_, "key": key, "status": status}
@@ -66,13 +68,18 @@ def invocations(
             daemon,
             "invocations",
             lambda: newest().invocations,
-            _line,
+            _name if quiet else _line,
             shape=InvocationRow,
             wanted=wanted,
             as_json=as_json,
         )
     found = newest()
-    render.emit(as_json, found, lambda: render.table(_COLUMNS, [_cells(row) for row in found.invocations]))
+    table = partial(render.table, _COLUMNS, [_cells(row) for row in found.invocations])
+    render.emit(as_json, found, table, quiet=quiet, names=map(_name, found.invocations))
+
+
+def _name(row: InvocationRow) -> str:
+    return f"{row.server} {row.key}"
 
 
 def _line(row: InvocationRow) -> str:
@@ -110,11 +117,8 @@ def stats(
     """Count calls and errors of each tool, resource and prompt, and how long they took; the busiest first."""
     found = client.connect().get("/stats", StatsList, {"since": since, "server": server})
     rows = sorted(found.stats, key=lambda row: (-row.calls, row.server, row.key))
-    if quiet and not as_json:
-        for row in rows:
-            render.line(f"{row.server} {row.key}")
-        return
-    render.emit(as_json, found, lambda: _stats_table(rows, found.since))
+    names = [f"{row.server} {row.key}" for row in rows]
+    render.emit(as_json, found, lambda: _stats_table(rows, found.since), quiet=quiet, names=names)
 
 
 def _stats_table(rows: list[StatsRow], since: str) -> None:

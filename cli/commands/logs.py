@@ -1,5 +1,6 @@
 """``coffer audit ...`` and ``coffer retention ...``."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -39,6 +40,7 @@ def audit_list(
     limit: Rows = 50,
     following: Follow = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """List what was changed, newest first."""
     if sum(one is not None for one in (name, server, of_client)) > 1:
@@ -52,9 +54,15 @@ def audit_list(
         return daemon.get("/audit", AuditList, wanted | {"since": since, "limit": limit})
 
     if following:
-        follow(daemon, "audit", lambda: newest().audit, _line, shape=AuditRow, wanted=wanted, as_json=as_json)
+        line = _name if quiet else _line
+        follow(daemon, "audit", lambda: newest().audit, line, shape=AuditRow, wanted=wanted, as_json=as_json)
     found = newest()
-    render.emit(as_json, found, lambda: render.table(_COLUMNS, [_cells(row) for row in found.audit]))
+    table = partial(render.table, _COLUMNS, [_cells(row) for row in found.audit])
+    render.emit(as_json, found, table, quiet=quiet, names=map(_name, found.audit))
+
+
+def _name(row: AuditRow) -> str:
+    return f"{row.kind}:{row.name}" if row.kind and row.name else row.name or row.event
 
 
 def _line(row: AuditRow) -> str:
@@ -63,7 +71,7 @@ def _line(row: AuditRow) -> str:
 
 def _cells(row: AuditRow) -> list[str]:
     details = "  ".join(f"{key}={_brief(value)}" for key, value in row.details.items())
-    what = f"{row.kind}:{row.name}" if row.kind and row.name else row.name or "-"
+    what = _name(row) if row.name else "-"
     return [local_time(row.when), row.event, what, row.actor, shortened(details, 200)]
 
 
@@ -82,6 +90,7 @@ def _brief(value: object) -> str:
 def retention_list(
     table: Annotated[str | None, typer.Argument(help=f"{' or '.join(LOG_TABLES)}; default: both.")] = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """List how long each log is kept."""
     daemon = client.connect()
@@ -90,7 +99,8 @@ def retention_list(
     else:
         found = RetentionList(policies=[daemon.get(f"/retention/policies/{client.segment(table)}", RetentionPolicy)])
     rows = [[policy.table, _days(policy.days)] for policy in found.policies]
-    render.emit(as_json, found, lambda: render.table([render.Column("LOG"), render.Column("KEPT")], rows))
+    human = partial(render.table, [render.Column("LOG"), render.Column("KEPT")], rows)
+    render.emit(as_json, found, human, quiet=quiet, names=[policy.table for policy in found.policies])
 
 
 retention.command("list", epilog="Example: coffer retention list")(retention_list)
@@ -120,10 +130,12 @@ def retention_set(
 def retention_prune(as_json: Json = False, quiet: Quiet = False) -> None:
     """Remove now what is older than its policy."""
     done = client.connect().send("POST", "/retention/prune", Pruned, timeout=600.0)
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line("✓ removed: " + ", ".join(f"{count} of {table}" for table, count in done.pruned.items()))
+    render.emit(
+        as_json,
+        done,
+        lambda: render.line("✓ removed: " + ", ".join(f"{count} of {table}" for table, count in done.pruned.items())),
+        quiet=quiet,
+    )
 
 
 def _days(days: int | None) -> str:

@@ -96,17 +96,16 @@ def list_(
     """List your servers, how each is, and what it offers."""
     daemon = client.connect()
     found = daemon.get("/resources", ResourceList, {"kind": "mcp_server"})
-    if as_json:
-        render.data(found)
-    elif quiet:
-        for one in found.resources:
-            render.line(one.name)
-    elif as_tree:
-        mcp_show.tree(daemon, found.resources)
-    else:
+
+    def human() -> None:
+        if as_tree:
+            mcp_show.tree(daemon, found.resources)
+            return
         mcp_show.table(found.resources)
         for broken in found.unreadable:
             render.note(f"note: {broken.name} cannot be read ({broken.reason}); coffer mcp remove {broken.name}")
+
+    render.emit(as_json, found, human, quiet=quiet, names=[one.name for one in found.resources])
 
 
 app.command("list", epilog="Example: coffer mcp list --tree")(list_)
@@ -114,10 +113,10 @@ app.command("ls", hidden=True)(list_)
 
 
 @app.command(epilog="Example: coffer mcp show files")
-def show(name: Server, as_json: Json = False) -> None:
+def show(name: Server, as_json: Json = False, quiet: Quiet = False) -> None:
     """Show one server: its configuration, how it is, why it fails."""
     found = client.connect().get(client.server_path(name), ResourceView)
-    render.emit(as_json, found, lambda: mcp_show.one(found))
+    render.emit(as_json, found, lambda: mcp_show.one(found), quiet=quiet, names=[found.name])
 
 
 def remove(name: Server, yes: Yes = False, as_json: Json = False, quiet: Quiet = False) -> None:
@@ -127,10 +126,7 @@ def remove(name: Server, yes: Yes = False, as_json: Json = False, quiet: Quiet =
         _must_exist(daemon, name)
     confirm(f"Remove {name} and the choices about its tools for good?", yes)
     done = daemon.send("DELETE", client.server_path(name), Removed)
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ {name} is removed")
+    render.emit(as_json, done, lambda: render.line(f"✓ {name} is removed"), quiet=quiet)
 
 
 def _must_exist(daemon: "Client", name: str) -> None:
@@ -158,10 +154,7 @@ def enable(name: Server, no_wait: NoWait = False, as_json: Json = False, quiet: 
 def disable(name: Server, as_json: Json = False, quiet: Quiet = False) -> None:
     """Switch a server off: it ends, and what it offers leaves every client's lists at once."""
     found = client.connect().send("POST", client.server_path(name, "disable"), ResourceView)
-    if as_json:
-        render.data(found)
-    elif not quiet:
-        render.line(f"✓ {found.name} is disabled")
+    render.emit(as_json, found, lambda: render.line(f"✓ {found.name} is disabled"), quiet=quiet)
 
 
 @app.command("test", epilog="Example: coffer mcp test files")

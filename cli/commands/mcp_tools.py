@@ -1,6 +1,7 @@
 """``coffer mcp tools|resources|prompts|call|logs``: what servers offer, and using it."""
 
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -65,12 +66,9 @@ def _capabilities(
     if on or off:
         found = daemon.get(path, CapabilityList)
     shown = CapabilityList(capabilities=[one for one in found.capabilities if one.type in kinds])
-    if quiet and not as_json:
-        for one in shown.capabilities:
-            if one.listed:
-                render.line(one.key)
-    else:
-        render.emit(as_json, shown, lambda: _capability_table(shown.capabilities, len(kinds) > 1))
+    names = [one.key for one in shown.capabilities if one.listed]
+    table = partial(_capability_table, shown.capabilities, len(kinds) > 1)
+    render.emit(as_json, shown, table, quiet=quiet, names=names)
 
 
 def _by_type(capabilities: list[CapabilityView], kinds: tuple[str, ...], keys: list[str]) -> dict[str, list[str]]:
@@ -208,6 +206,7 @@ def logs(
     lines: Lines = 50,
     following: Follow = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print a server's log: its stderr, its log messages, and what it wrongly printed on stdout."""
     daemon = client.connect()
@@ -218,9 +217,11 @@ def logs(
     for found in follow_lines(daemon, name, some, lines) if following else (some({"lines": lines}),):
         if as_json and following:
             render.line(render.json_line(msgspec.json.encode(found)))
-        elif as_json:
-            render.data(found)
         else:
-            for text in found.lines:
-                render.line(text)
+            render.emit(as_json, found, partial(_lines, found.lines), quiet=quiet, names=found.lines)
         sys.stdout.flush()
+
+
+def _lines(lines: list[str]) -> None:
+    for text in lines:
+        render.line(text)

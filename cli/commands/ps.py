@@ -4,6 +4,7 @@ Owns the table and the command's forms. Never shows one server in full: ``ps_det
 """
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -48,11 +49,7 @@ def ps(
 
 def _all(as_json: bool, quiet: bool) -> None:
     found = client.connect().get("/ps", PsList)
-    if quiet and not as_json:
-        for row in found.workers:
-            render.line(row.name)
-        return
-    render.emit(as_json, found, lambda: _table(found.workers))
+    render.emit(as_json, found, lambda: _table(found.workers), quiet=quiet, names=[row.name for row in found.workers])
 
 
 def _table(rows: list[PsRow]) -> None:
@@ -119,16 +116,10 @@ def _oldest(row: PsRow) -> str:
 
 def _kill(call: str, as_json: bool, quiet: bool) -> None:
     done = client.connect().send("DELETE", f"/ps/calls/{client.segment(call)}", Killed)
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ {done.killed} was ended; its client got an error")
+    render.emit(as_json, done, lambda: render.line(f"✓ {done.killed} was ended; its client got an error"), quiet=quiet)
 
 
 def _one(name: str, as_json: bool, quiet: bool) -> None:
     found = client.connect().get(f"/ps/{client.segment(name)}", PsDetail)
-    if quiet and not as_json:
-        for call in found.calls:
-            render.line(call.id)
-        return
-    render.emit(as_json, found, lambda: ps_detail.show(found, lambda: _table([found.worker])))
+    human = partial(ps_detail.show, found, lambda: _table([found.worker]))
+    render.emit(as_json, found, human, quiet=quiet, names=[call.id for call in found.calls])

@@ -61,10 +61,12 @@ def restore(
     except flocks.LockTimeout as error:
         raise CliError(f"{error}; nothing was changed", "see: coffer daemon status") from error
     done = Restored(path=str(source), kept=None if kept is None else str(kept))
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        render.line(f"✓ the store is now that of {source}" + (f"; the one before is {kept}" if kept else ""))
+    render.emit(
+        as_json,
+        done,
+        lambda: render.line(f"✓ the store is now that of {source}" + (f"; the one before is {kept}" if kept else "")),
+        quiet=quiet,
+    )
     if daemon is not None:
         client.connect()
 

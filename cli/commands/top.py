@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,7 +11,7 @@ import typer
 
 from coffer_cli import client, render
 from coffer_cli.commands.mcp_wait import brief
-from coffer_cli.options import Json
+from coffer_cli.options import Json, Quiet
 from coffer_cli.text import duration, shortened, size
 from coffer_common.api import Process, PsList, PsRow, ServerRemoved
 
@@ -90,15 +91,18 @@ def add_to(root: typer.Typer) -> None:
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False, as_json: Json = False
+    once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Watch workers, calls, CPU and memory; where nobody looks (or with --once) printed once."""
     events = client.connect().events("/events")
     board = Board()
-    if once or as_json or not render.is_terminal():
+    if once or as_json or quiet or not render.is_terminal():
         name, data = next(events)
         board.take(name, data, time.monotonic())
-        render.emit(as_json, msgspec.json.decode(data, type=PsList), lambda: render.table(_COLUMNS, board.lines()))
+        table = partial(render.table, _COLUMNS, board.lines())
+        render.emit(as_json, msgspec.json.decode(data, type=PsList), table, quiet=quiet, names=board.rows)
         return
     render.live(_pictures(board, events))
 

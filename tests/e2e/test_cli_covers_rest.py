@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from coffer_cli import client, main
 from coffer_common import exits
-from coffer_common.api import PREFIX
+from coffer_common.api import LOG_TABLES, PREFIX
 from coffer_supervisor.management import http, openapi, routes
 from tests.support.daemon import Daemon
 from tests.support.upstreams import ROOT, fake
@@ -180,6 +180,48 @@ def test_every_operation_has_its_command(asked: list[str]) -> None:
         if words in FOR_PEOPLE:
             assert CliRunner().invoke(main.app, list(words)).exit_code == exits.OK
     assert {openapi.operation_id(route) for route in routes.ROUTES} - set(asked) - LOGIN_OPERATIONS == NOT_COMMANDS
+
+
+def test_every_command_takes_json_and_quiet() -> None:
+    """One rule for all: `--json`, `-q`, and help with an example; the daemon in the foreground is its own log."""
+
+    def lacking(commands: Mapping[str, Any], *above: str) -> Iterator[str]:
+        for name, command in commands.items():
+            if below := getattr(command, "commands", None):
+                yield from lacking(below, *above, name)
+                continue
+            options = {option for parameter in command.params for option in parameter.opts}
+            example = command.hidden or "coffer " in (command.epilog or "")
+            if not {"--json", "--quiet", "-q"} <= options or not example:
+                yield " ".join((*above, name))
+
+    assert set(lacking(vars(typer.main.get_command(main.app))["commands"])) == {"daemon run"}
+
+
+def test_quiet_prints_names_or_what_was_asked_for(daemon: Daemon) -> None:
+    """A name a line, without headings or marks, for scripts; nothing where there is no name to print."""
+    assert daemon.cli("mcp", "add", "files", "-q", *SERVER).returncode == exits.OK
+    assert daemon.cli("mcp", "call", "files", "echo").returncode == exits.OK
+    assert daemon.cli("group", "add", "work", "--server", "files", "-q").stdout == ""
+    assert daemon.cli("client", "add", "cursor", "-q").stdout.count("\n") == 1
+    for words, printed in (
+        (("mcp", "list"), "files\n"),
+        (("mcp", "show", "files"), "files\n"),
+        (("mcp", "tools", "files"), "echo\n"),
+        (("mcp", "invocations"), "files echo\n"),
+        (("audit", "list", "--client", "cursor"), "client:cursor\n"),
+        (("retention", "list"), "".join(f"{table}\n" for table in LOG_TABLES)),
+        (("client", "show", "cursor"), "cursor\n"),
+        (("group", "show", "work"), "work\n"),
+        (("ps",), "files\n"),
+        (("top",), "files\n"),
+        (("stats",), "files echo\n"),
+        (("daemon", "rotate-token"), ""),
+        (("mcp", "disable", "files"), ""),
+    ):
+        done = daemon.cli(*words, "-q")
+        assert (done.returncode, done.stdout) == (exits.OK, printed), (words, done)
+    assert daemon.cli("daemon", "logs", "-q").stdout
 
 
 def test_every_command_is_tried() -> None:
