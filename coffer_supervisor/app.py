@@ -8,12 +8,13 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Final
 
 from coffer_common.paths import Home
 from coffer_common.resources import ClientConfig, GroupConfig, Kind
 from coffer_common.version import VERSION
-from coffer_supervisor import sweep, upkeep
+from coffer_supervisor import leftlogs, sweep, upkeep
 from coffer_supervisor.channel import Channel
 from coffer_supervisor.core.calls import CLIENT_PREFIX, DAEMON_PRINCIPAL, Principal
 from coffer_supervisor.core.tally import Tally
@@ -129,6 +130,7 @@ class Heart:
 @contextlib.asynccontextmanager
 async def _store(home: Home) -> AsyncIterator[Store]:
     store = await Store.open(home.db, home.backups)
+    store.pruned = partial(leftlogs.remove, store, home.logs)
     try:
         yield store
     finally:

@@ -120,7 +120,7 @@ def show(name: Server, as_json: Json = False, quiet: Quiet = False) -> None:
 
 
 def remove(name: Server, yes: Yes = False, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Remove a server and what was chosen about its tools. Its log rows stay."""
+    """Remove a server and what was chosen about its tools. Its log stays as long as its calls do (retention)."""
     daemon = client.connect()
     if not yes:
         _must_exist(daemon, name)

@@ -58,7 +58,7 @@ class SetRetention(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Pruned(Shape, frozen=True, kw_only=True):
-    """Rows removed, by table."""
+    """Rows removed, by table; ``server_logs``: log files of servers that are no longer registered."""
 
     pruned: dict[str, int]
 

@@ -16,6 +16,7 @@ from coffer_common.api import (
     StatsList,
     StatsRow,
 )
+from coffer_supervisor import leftlogs
 from coffer_supervisor.management.errors import missing
 from coffer_supervisor.management.queries import INVOCATION_TYPES
 from coffer_supervisor.management.request import Answer, Request
@@ -129,9 +130,10 @@ async def set_policy(request: Request) -> Answer:
 
 
 async def prune(request: Request) -> Answer:
-    """Removes now what is older than its policy."""
-    gone = await request.management.store.retention.prune()
-    return Pruned(pruned={table: count for table, count in gone.items()})
+    """Removes now what is older than its policy; of servers that are gone, their log files too (``server_logs``)."""
+    store, home = request.management.store, request.management.home
+    gone: dict[str, int] = {table: count for table, count in (await store.retention.prune()).items()}
+    return Pruned(pruned={**gone, "server_logs": await leftlogs.remove(store, home.logs)})
 
 
 async def stats(request: Request) -> Answer:

@@ -13,6 +13,7 @@ afterwards.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ class Store:
         self.audit = AuditLog(database, now)
         self.invocations = InvocationLog(database)
         self.retention = Retention(database, now)
+        self.pruned: Callable[[], Awaitable[object]] | None = None
+        """What is to be tidied up along with the logs, now and then."""
         self._database = database
         self._closing = asyncio.Event()
         self._pruning: asyncio.Task[None] | None = None
@@ -85,6 +88,8 @@ class Store:
         while not self._closing.is_set():
             try:
                 await self.retention.prune()
+                if self.pruned is not None:
+                    await self.pruned()
             except StoreError as error:
                 _log.warning("old log rows were not pruned: %s", error)
             try:
