@@ -77,6 +77,8 @@ def _names(kind: str, incomplete: str) -> list[str]:
     return [one.name for one in found.resources if one.name.startswith(incomplete)]
 
 
+OfServer = Annotated[str | None, typer.Option("--server", "-s", help="Of one server.", autocompletion=server_names)]
+OfClient = Annotated[str | None, typer.Option("--client", "-c", help="Of one client.", autocompletion=client_names)]
 Server = Annotated[str, typer.Argument(metavar="NAME", help="The server's name.", autocompletion=server_names)]
 
 

@@ -15,9 +15,10 @@ from coffer_cli import render
 from coffer_cli.client import Client
 from coffer_cli.errors import CliError
 from coffer_common import exits
-from coffer_common.api import LogLines
+from coffer_common.api import AuditRow, InvocationRow, LogLines
 
 _MOST_LINES: Final = 10_000
+_LOGS: Final[Mapping[type, str]] = {InvocationRow: "invocations", AuditRow: "audit"}
 
 
 class _Numbered(Protocol):
@@ -34,21 +35,20 @@ class _End(msgspec.Struct):
 
 def follow(
     daemon: Client,
-    log: str,
+    shape: type[Row],
     first: Callable[[], Sequence[Row]],
     line: Callable[[Row], str],
     *,
-    shape: type[Row],
     wanted: Mapping[str, str | None],
     as_json: bool,
 ) -> NoReturn:
-    """``log``: ``invocations`` or ``audit``. ``first``: the newest of its rows, newest first, as filtered; ``wanted``:
-    what the members of a row must be, where not None.
+    """``first``: the newest rows of the log of ``shape``, newest first, as filtered; ``wanted``: what the members of a
+    row must be, where not None.
 
     With ``as_json`` each row is one line of JSON. Raises CliError when the daemon ends.
     """
     # Whatever comes after the stream's beginning is told there, so that nothing falls between it and the first page.
-    news = _heard(daemon, {"logs": log})
+    news = _heard(daemon, {"logs": _LOGS[shape]})
     there, last = first(), 0
     for row in chain(reversed(there), _matching(news, shape, wanted)):
         if row.id > last:

@@ -7,7 +7,7 @@ import typer
 
 from coffer_cli import client, render
 from coffer_cli.commands.following import follow
-from coffer_cli.options import Follow, Json, Quiet, Rows, Since, client_names, server_names
+from coffer_cli.options import Follow, Json, OfClient, OfServer, Quiet, Rows, Since, server_names
 from coffer_cli.text import bar, counted, duration, local_time, shortened
 from coffer_common.api import InvocationList, InvocationRow, StatsList, StatsRow
 
@@ -37,12 +37,8 @@ def invocations(
         typer.Argument(metavar="[NAME]", help="Of one server; default: all.", autocompletion=server_names),
     ] = None,
     *,
-    server: Annotated[
-        str | None, typer.Option("--server", "-s", help="The same as NAME.", autocompletion=server_names)
-    ] = None,
-    of_client: Annotated[
-        str | None, typer.Option("--client", "-c", help="Of one client.", autocompletion=client_names)
-    ] = None,
+    server: OfServer = None,
+    of_client: OfClient = None,
     type_: Annotated[str | None, typer.Option("--type", help="tool, resource or prompt.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Of one tool, resource or prompt.")] = None,
     status: Annotated[str | None, typer.Option(help="ok, error, timeout, denied or cancelled.")] = None,
@@ -64,15 +60,8 @@ def invocations(
         return daemon.get(path, InvocationList, wanted | {"since": since, "limit": limit})
 
     if following:
-        follow(
-            daemon,
-            "invocations",
-            lambda: newest().invocations,
-            _name if quiet else _line,
-            shape=InvocationRow,
-            wanted=wanted,
-            as_json=as_json,
-        )
+        line = _name if quiet else _line
+        follow(daemon, InvocationRow, lambda: newest().invocations, line, wanted=wanted, as_json=as_json)
     found = newest()
     table = partial(render.table, _COLUMNS, [_cells(row) for row in found.invocations])
     render.emit(as_json, found, table, quiet=quiet, names=map(_name, found.invocations))
@@ -108,9 +97,7 @@ def _took(seconds: float | None) -> str:
 def stats(
     *,
     since: Since = "24h",
-    server: Annotated[
-        str | None, typer.Option("--server", "-s", help="Of one server.", autocompletion=server_names)
-    ] = None,
+    server: OfServer = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -8,7 +8,7 @@ import typer
 from coffer_cli import client, render
 from coffer_cli.commands.following import follow
 from coffer_cli.errors import usage
-from coffer_cli.options import Follow, Json, Quiet, Rows, Since, client_names, server_names
+from coffer_cli.options import Follow, Json, OfClient, OfServer, Quiet, Rows, Since
 from coffer_cli.text import local_time, shortened
 from coffer_common.api import LOG_TABLES, AuditList, AuditRow, Pruned, RetentionList, RetentionPolicy, SetRetention
 
@@ -30,12 +30,8 @@ def audit_list(
     name: Annotated[str | None, typer.Option(help="Of one name.")] = None,
     event: Annotated[str | None, typer.Option(help="Of one event, for example resource.created.")] = None,
     actor: Annotated[str | None, typer.Option(help="cli, api, ui or system.")] = None,
-    server: Annotated[
-        str | None, typer.Option("--server", "-s", help="Of one server.", autocompletion=server_names)
-    ] = None,
-    of_client: Annotated[
-        str | None, typer.Option("--client", "-c", help="Of one client.", autocompletion=client_names)
-    ] = None,
+    server: OfServer = None,
+    of_client: OfClient = None,
     since: Since = None,
     limit: Rows = 50,
     following: Follow = False,
@@ -55,7 +51,7 @@ def audit_list(
 
     if following:
         line = _name if quiet else _line
-        follow(daemon, "audit", lambda: newest().audit, line, shape=AuditRow, wanted=wanted, as_json=as_json)
+        follow(daemon, AuditRow, lambda: newest().audit, line, wanted=wanted, as_json=as_json)
     found = newest()
     table = partial(render.table, _COLUMNS, [_cells(row) for row in found.audit])
     render.emit(as_json, found, table, quiet=quiet, names=map(_name, found.audit))

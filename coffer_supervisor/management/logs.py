@@ -1,7 +1,7 @@
 """Handlers of what Coffer wrote down: audit, invocations, figures, and how long they are kept."""
 
-from datetime import timedelta
-from typing import get_args
+from datetime import datetime, timedelta
+from typing import TypedDict, get_args
 
 from coffer_common import clock
 from coffer_common.api import (
@@ -31,11 +31,7 @@ async def audit(request: Request) -> Answer:
         name=request.query.get("name"),
         event=request.query.get("event"),
         actor=request.query.get("actor"),
-        since=request.moment("since"),
-        until=request.moment("until"),
-        before=_before(request),
-        after=_after(request),
-        limit=request.number("limit", 100),
+        **_page(request),
     )
     return AuditList(audit=[audit_row(entry) for entry in entries])
 
@@ -74,11 +70,7 @@ async def _invocations(request: Request, server: str | None) -> Answer:
         session=request.query.get("session"),
         client=request.query.get("client"),
         trace_id=request.query.get("trace_id"),
-        since=request.moment("since"),
-        until=request.moment("until"),
-        before=_before(request),
-        after=_after(request),
-        limit=request.number("limit", 100),
+        **_page(request),
     )
     return InvocationList(invocations=[invocation_row(entry) for entry in entries])
 
@@ -100,12 +92,23 @@ def invocation_row(entry: InvocationEntry) -> InvocationRow:
     )
 
 
-def _before(request: Request) -> int | None:
-    return request.number("before", 0, most=2**62) or None
+class _Page(TypedDict):
+    since: datetime | None
+    until: datetime | None
+    before: int | None
+    after: int | None
+    limit: int
 
 
-def _after(request: Request) -> int | None:
-    return request.number("after", 0, least=0, most=2**62) if "after" in request.query else None
+def _page(request: Request) -> _Page:
+    """Which part of a log is wanted."""
+    return {
+        "since": request.moment("since"),
+        "until": request.moment("until"),
+        "before": request.number("before", 0, most=2**62) or None,
+        "after": request.number("after", 0, least=0, most=2**62) if "after" in request.query else None,
+        "limit": request.number("limit", 100),
+    }
 
 
 async def policies(request: Request) -> Answer:

@@ -86,7 +86,7 @@ def test_retention_is_listed_set_and_audited(daemon: Daemon) -> None:
     audit = json.loads(daemon.cli("audit", "list", "--event", "retention.changed", "--json").stdout)["audit"]
     assert [(row["name"], row["details"]) for row in audit] == [("mcp_invocations", {"before": 30, "after": None})]
     pruned = daemon.cli("retention", "prune", "--json")
-    assert json.loads(pruned.stdout)["pruned"] == {"audit_log": 0, "mcp_invocations": 0}
+    assert json.loads(pruned.stdout)["pruned"] == {"audit_log": 0, "mcp_invocations": 0, "server_logs": 0}
 
 
 def test_backup_is_a_healthy_private_copy(daemon: Daemon, tmp_path: Path) -> None:
