@@ -5,10 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from coffer_cli import client, render
+from coffer_cli.commands import named
 from coffer_cli.errors import usage
-from coffer_cli.options import Json, Quiet, Yes, client_names, confirm, group_names, server_names
+from coffer_cli.options import Json, Quiet, Yes, client_names, group_names, server_names
 from coffer_cli.text import local_time
-from coffer_common.api import ClientToken, CreateClient, PatchResource, Removed, ResourceList, ResourceView
+from coffer_common.api import ClientToken, CreateClient, PatchResource, ResourceList, ResourceView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The client's name.", autocompletion=client_names)]
@@ -106,7 +107,7 @@ app.command("ls", hidden=True)(list_)
 @app.command(epilog="Example: coffer client show cursor")
 def show(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Show one client; never its token."""
-    found = client.connect().get(_path(name), ResourceView)
+    found = client.connect().get(named.path("client", name), ResourceView)
 
     def human() -> None:
         render.line(f"{found.name}{'' if found.enabled else '  (disabled)'}")
@@ -141,21 +142,20 @@ def update(
     if not config and description is None:
         raise usage("nothing to change was given", f"for example: coffer client update {name} --server github")
     wish = PatchResource(config=config or None, description=description)
-    _report(client.connect().send("PATCH", _path(name), ResourceView, wish), "is changed", as_json, quiet)
+    done = client.connect().send("PATCH", named.path("client", name), ResourceView, wish)
+    named.say(done, "is changed", as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: coffer client enable cursor")
 def enable(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Let a disabled client connect again."""
-    done = client.connect().send("POST", f"{_path(name)}/enable", ResourceView)
-    _report(done, "may connect again", as_json, quiet)
+    named.switch("client", name, "enable", "may connect again", as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: coffer client disable cursor")
 def disable(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Shut a client out without forgetting it: its sessions are cut at once."""
-    done = client.connect().send("POST", f"{_path(name)}/disable", ResourceView)
-    _report(done, "is shut out", as_json, quiet)
+    named.switch("client", name, "disable", "is shut out", as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: coffer client rotate cursor")
@@ -167,20 +167,9 @@ def rotate(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
 
 def remove(name: Name, yes: Yes = False, as_json: Json = False, quiet: Quiet = False) -> None:
     """Revoke a client for good: its token is worth nothing at once, and its sessions are cut."""
-    daemon = client.connect()
-    daemon.get(_path(name), ResourceView)
-    confirm(f"Remove the client {name}? Its token is worth nothing then.", yes)
-    done = daemon.send("DELETE", _path(name), Removed)
-    render.emit(as_json, done, lambda: render.line(f"✓ {name} is removed"), quiet=quiet)
+    question = f"Remove the client {name}? Its token is worth nothing then."
+    named.remove("client", name, question, yes=yes, as_json=as_json, quiet=quiet)
 
 
 app.command("remove", epilog="Example: coffer client remove cursor --yes")(remove)
 app.command("rm", hidden=True)(remove)
-
-
-def _report(done: ResourceView, what: str, as_json: bool, quiet: bool) -> None:
-    render.emit(as_json, done, lambda: render.line(f"✓ {done.name} {what}"), quiet=quiet)
-
-
-def _path(name: str) -> str:
-    return f"/resources/client/{client.segment(name)}"

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from coffer_cli import client, render
+from coffer_cli.commands import named
 from coffer_cli.errors import usage
-from coffer_cli.options import Json, Quiet, Yes, confirm, group_names, pairs, server_names
+from coffer_cli.options import Json, Quiet, Yes, group_names, pairs, server_names
 from coffer_cli.text import local_time
-from coffer_common.api import CreateResource, PatchResource, Removed, ResourceList, ResourceView
+from coffer_common.api import CreateResource, PatchResource, ResourceList, ResourceView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _TYPES: Final = ("tool", "resource", "template", "prompt")
@@ -52,7 +53,8 @@ def add(
     wish = CreateResource(kind="group", name=name, config=config, description=description or "")
     daemon = client.connect()
     done = daemon.send("POST", "/resources", ResourceView, wish)
-    _report(done, "is there", as_json, quiet, where=f"http://127.0.0.1:{daemon.info.port}/groups/{name}/mcp")
+    where = f"http://127.0.0.1:{daemon.info.port}/groups/{name}/mcp"
+    named.say(done, f"is there, at {where}", as_json=as_json, quiet=quiet)
 
 
 def _patterns(only: list[str] | None, describe: list[str] | None) -> list[dict[str, Any]]:
@@ -110,7 +112,7 @@ app.command("ls", hidden=True)(list_)
 def show(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Show what is in a group, and where clients find it."""
     daemon = client.connect()
-    found = daemon.get(_path(name), ResourceView)
+    found = daemon.get(named.path("group", name), ResourceView)
 
     def human() -> None:
         render.line(f"{found.name}{'' if found.enabled else '  (disabled)'}")
@@ -146,39 +148,27 @@ def update(
     if config is None and description is None:
         raise usage("nothing to change was given", f"for example: coffer group update {name} --server github")
     wish = PatchResource(config=config, description=description)
-    _report(client.connect().send("PATCH", _path(name), ResourceView, wish), "is changed", as_json, quiet)
+    done = client.connect().send("PATCH", named.path("group", name), ResourceView, wish)
+    named.say(done, "is changed", as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: coffer group enable office")
 def enable(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Offer a disabled group again."""
-    _report(client.connect().send("POST", f"{_path(name)}/enable", ResourceView), "is offered again", as_json, quiet)
+    named.switch("group", name, "enable", "is offered again", as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: coffer group disable office")
 def disable(name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Offer nothing at a group's endpoint, without forgetting the group."""
-    _report(client.connect().send("POST", f"{_path(name)}/disable", ResourceView), "offers nothing", as_json, quiet)
+    named.switch("group", name, "disable", "offers nothing", as_json=as_json, quiet=quiet)
 
 
 def remove(name: Name, yes: Yes = False, as_json: Json = False, quiet: Quiet = False) -> None:
     """Remove a group; its servers stay."""
-    daemon = client.connect()
-    daemon.get(_path(name), ResourceView)
-    confirm(f"Remove the group {name}? Its servers stay.", yes)
-    done = daemon.send("DELETE", _path(name), Removed)
-    render.emit(as_json, done, lambda: render.line(f"✓ {name} is removed"), quiet=quiet)
+    question = f"Remove the group {name}? Its servers stay."
+    named.remove("group", name, question, yes=yes, as_json=as_json, quiet=quiet)
 
 
 app.command("remove", epilog="Example: coffer group remove office --yes")(remove)
 app.command("rm", hidden=True)(remove)
-
-
-def _report(done: ResourceView, what: str, as_json: bool, quiet: bool, where: str = "") -> None:
-    render.emit(
-        as_json, done, lambda: render.line(f"✓ {done.name} {what}{f', at {where}' if where else ''}"), quiet=quiet
-    )
-
-
-def _path(name: str) -> str:
-    return f"/resources/group/{client.segment(name)}"

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coffer_cli import client, render
-from coffer_cli.commands import mcp_config, mcp_show
+from coffer_cli.commands import mcp_config, mcp_show, named
 from coffer_cli.commands.mcp_config import ServerOptions
 from coffer_cli.commands.mcp_wait import REFRESH_SECONDS, report, settle
-from coffer_cli.errors import CliError, usage
-from coffer_cli.options import Json, Quiet, Server, Yes, confirm, spread
+from coffer_cli.errors import usage
+from coffer_cli.options import Json, Quiet, Server, Yes, spread
 from coffer_common import exits
-from coffer_common.api import CreateResource, PatchResource, Removed, ResourceList, ResourceView, TestServer
+from coffer_common.api import CreateResource, PatchResource, ResourceList, ResourceView, TestServer
 
 if TYPE_CHECKING:
     from coffer_cli.client import Client
@@ -121,21 +121,8 @@ def show(name: Server, as_json: Json = False, quiet: Quiet = False) -> None:
 
 def remove(name: Server, yes: Yes = False, as_json: Json = False, quiet: Quiet = False) -> None:
     """Remove a server and what was chosen about its tools. Its log stays as long as its calls do (retention)."""
-    daemon = client.connect()
-    if not yes:
-        _must_exist(daemon, name)
-    confirm(f"Remove {name} and the choices about its tools for good?", yes)
-    done = daemon.send("DELETE", client.server_path(name), Removed)
-    render.emit(as_json, done, lambda: render.line(f"✓ {name} is removed"), quiet=quiet)
-
-
-def _must_exist(daemon: "Client", name: str) -> None:
-    """Nobody is asked about what is not there; what is there and cannot be read may go."""
-    try:
-        daemon.get(client.server_path(name), ResourceView)
-    except CliError as error:
-        if error.code == exits.NOT_FOUND:
-            raise
+    question = f"Remove {name} and the choices about its tools for good?"
+    named.remove("mcp_server", name, question, yes=yes, as_json=as_json, quiet=quiet)
 
 
 app.command("remove", epilog="Example: coffer mcp remove files --yes")(remove)

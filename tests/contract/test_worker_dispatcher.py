@@ -22,6 +22,7 @@ from coffer_worker.process.spawn import Launch, Spawner
 from coffer_worker.upstream.connection import Connection
 from coffer_worker.upstream.dispatch import ConnectionDispatcher
 from coffer_worker.upstream.stdio import StdioPipe
+from tests.support.transcript import transcript
 from tests.support.upstreams import Upstream, fake, raw
 
 
@@ -57,26 +58,6 @@ async def theirs(upstream: Upstream, **more: Any) -> AsyncIterator[ClientSession
             yield session
 
 
-async def transcript(session: ClientSession) -> list[Any]:
-    """What a client sees."""
-    seen: list[Any] = [await session.initialize()]
-    steps: list[tuple[float, float | None, str | None]] = []
-
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        steps.append((progress, total, message))
-
-    seen.append(await session.list_tools())
-    seen.append(await session.list_resources())
-    seen.append(await session.call_tool("structured", {"a": [1, 2.5, "é"]}))
-    seen.append(await session.call_tool("progress", {"n": 3, "delay": 0.02}, progress_callback=report))
-    seen.append(await session.read_resource("memo://notes/1"))
-    seen.append(await session.get_prompt("greet", {"name": "x"}))
-    with pytest.raises(MCPError) as caught:
-        await session.call_tool("raise", {"code": -31999, "message": "m", "data": {"k": 1}})
-    seen += [caught.value.error, steps]
-    return seen
-
-
 async def test_the_seam_is_implemented() -> None:
     assert all(hasattr(ConnectionDispatcher, name) for name in ("send_raw_request", "notify", "run"))
     seam: Dispatcher[Any] = ConnectionDispatcher(lambda: 1)  # the type checker holds the signatures
@@ -86,10 +67,10 @@ async def test_the_seam_is_implemented() -> None:
 async def test_the_sdks_session_sees_the_same_on_our_pipe_as_on_its_own(tmp_path: Path) -> None:
     upstream = fake("--era", "legacy")
     async with ours(upstream, tmp_path) as (session, dispatcher):
-        mine = await transcript(session)
+        mine = await transcript(session, "legacy")
         assert dispatcher.strays == []
     async with theirs(upstream) as session:
-        assert await transcript(session) == mine
+        assert await transcript(session, "legacy") == mine
 
 
 async def test_asks_reach_the_sdks_handlers(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel.server import Server
 from mcp.server.sse import SseServerTransport
 from mcp.shared import inbound
-from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,6 +33,7 @@ from coffer_worker.upstream.http import HttpPipe
 from coffer_worker.upstream.http_client import House
 from tests.fixtures.raw_http_server import Exchange, RawHttp
 from tests.support.http_upstreams import fake_http
+from tests.support.transcript import transcript
 from tests.support.wait import wait_for
 
 SCHEMA = {
@@ -81,26 +81,6 @@ async def theirs(url: str, **more: Any) -> AsyncIterator[ClientSession]:
     """The same session on the SDK's own transport."""
     async with streamable_http_client(url) as (read, write), ClientSession(read, write, **more) as session:
         yield session
-
-
-async def transcript(session: ClientSession, era: str) -> list[Any]:
-    """What a client sees."""
-    seen: list[Any] = [await (session.initialize() if era == "legacy" else session.discover())]
-    steps: list[tuple[float, float | None, str | None]] = []
-
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        steps.append((progress, total, message))
-
-    seen.append(await session.list_tools())
-    seen.append(await session.list_resources())
-    seen.append(await session.call_tool("structured", {"a": [1, 2.5, "é"]}))
-    seen.append(await session.call_tool("progress", {"n": 3, "delay": 0.02}, progress_callback=report))
-    seen.append(await session.read_resource("memo://notes/1"))
-    seen.append(await session.get_prompt("greet", {"name": "x"}))
-    with pytest.raises(MCPError) as caught:
-        await session.call_tool("raise", {"code": -31999, "message": "m", "data": {"k": 1}})
-    seen += [caught.value.error, steps]
-    return seen
 
 
 def wire(entries: list[dict[str, Any]]) -> list[tuple[str, dict[str, str]]]:
