@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from coffer_common import errors, jsonrpc
 from coffer_common.api import VERSION_HEADER, ErrorBody, ErrorDetail
 from coffer_common.version import VERSION
 from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
+from coffer_supervisor.bodies import PIECE_SECONDS, BodyTooSlow, piece
 
 MAX_BODY: Final = 64 * 1024 * 1024
 SERVER: Final = "coffer"
@@ -89,8 +90,9 @@ def accepts(header: str | None) -> tuple[bool, bool]:
     return plain, stream
 
 
-async def read_body(request: web.BaseRequest) -> bytes:
-    """The whole body. Raises Rejected (413, 415) beyond its bounds or where it is no plain JSON."""
+async def read_body(request: web.BaseRequest, seconds: float = PIECE_SECONDS) -> bytes:
+    """The whole body. Raises Rejected: 413, 415 beyond its bounds or where it is no plain JSON; 408 where nothing
+    more of it comes for ``seconds``; 400 where its chunks are none."""
     kind = request.headers.get("Content-Type", "")
     if kind != "application/json" and kind.partition(";")[0].strip().lower() != "application/json":
         raise rejected(415, "Content-Type must be application/json")
@@ -102,12 +104,20 @@ async def read_body(request: web.BaseRequest) -> bytes:
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    content = request.content
-    first = await content.readany()
+    try:
+        return await _pieces(request.content, seconds)
+    except BodyTooSlow as error:
+        raise rejected(408, str(error)) from None
+    except web.RequestPayloadError:
+        raise rejected(400, "the request's body is not framed as its headers say") from None
+
+
+async def _pieces(content: StreamReader, seconds: float) -> bytes:
+    first = await piece(content, seconds)
     if content.at_eof():
         return first
     chunks, size = [first], len(first)
-    while chunk := await content.readany():
+    while chunk := await piece(content, seconds):
         chunks.append(chunk)
         size += len(chunk)
         if size > MAX_BODY:

@@ -7,7 +7,6 @@ token, nor a path that holds one.
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -35,19 +34,17 @@ from coffer_supervisor.endpoint.modern import ModernHttp
 from coffer_supervisor.endpoint.notices import Notices
 from coffer_supervisor.endpoint.presence import Presence
 from coffer_supervisor.endpoint.security import Authenticator
+from coffer_supervisor.endpoint.served import Handler, Served
 from coffer_supervisor.endpoint.sessions import Sessions
 from coffer_supervisor.endpoint.shim_socket import ShimServer, own_peer
 
 if TYPE_CHECKING:
     from coffer_supervisor.router import Router
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
 OPEN_PATH: Final = "/api/v1/daemon/status"
 EXPIRE_SECONDS: Final = 30.0
 SHUTDOWN_SECONDS: Final = 2.0
 _UNSENT_MS: Final = 120_000
-_MAX_HEADER: Final = 64 * 1024
 _HINT: Final = "send the token as `Authorization: Bearer TOKEN` or `X-Coffer-Token` (see daemon.json)"
 
 
@@ -70,7 +67,7 @@ class Endpoint:
         self._modern = ModernHttp(router, methods, self.notices)
         self.shims = ShimServer(router, methods, self.notices, version)
         self._servers: list[asyncio.Server] = []
-        self._web: list[web.Server] = []
+        self._door, self._local = Served(self._from_tcp), Served(self._from_api_socket)
         self._expiry: asyncio.Task[None] | None = None
         router.listeners = self.notices
 
@@ -79,13 +76,18 @@ class Endpoint:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # a client that vanished without a word does not hold its session
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNSENT_MS)
         loop = asyncio.get_running_loop()
-        door, local = self._web_server(self._from_tcp), self._web_server(self._from_api_socket)
         self._servers = [
-            await loop.create_server(door, sock=tcp),
-            await loop.create_unix_server(local, sock=api),
+            await loop.create_server(self._door, sock=tcp),
+            await loop.create_unix_server(self._local, sock=api),
         ]
         await self.shims.start(mcp)
         self._expiry = asyncio.create_task(self._expire(), name="session expiry")
+
+    async def replace_api(self, sock: socket.socket) -> None:
+        """Serves another listening socket in place of ``run/api.sock``'s. What is connected stays."""
+        server = await asyncio.get_running_loop().create_unix_server(self._local, sock=sock)
+        self._servers[1].close()
+        self._servers[1] = server
 
     async def stop(self, reason: str) -> None:
         """Ends streams and sessions, says goodbye to the shims, closes the servers."""
@@ -98,7 +100,7 @@ class Endpoint:
         self.shims.stop(reason)
         self.sessions.close_all("the daemon is stopping")
         await asyncio.sleep(0)
-        for served in self._web:
+        for served in (self._door, self._local):
             served.pre_shutdown()
             await served.shutdown(SHUTDOWN_SECONDS)
         self.notices.close()

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from coffer_common.api import ACTOR_HEADER, PATH_HEADER, VERSION_HEADER, Actor, ErrorBody, ErrorDetail
 from coffer_common.version import VERSION
+from coffer_supervisor.bodies import BodyTooSlow, piece
 from coffer_supervisor.management.errors import ApiError, from_store
 from coffer_supervisor.management.request import Document, Management, Request, Stream
 from coffer_supervisor.management.routes import ROUTES, Route
@@ -38,6 +39,10 @@ def handler(management: Management) -> Callable[[web.BaseRequest], Awaitable[web
             return _refusal(from_store(trouble))
         except (ConnectionError, web.RequestPayloadError):
             return _refusal(ApiError(HTTPStatus.BAD_REQUEST, "broken_body", "the request's body did not arrive"))
+        except BodyTooSlow as slow:
+            response = _refusal(ApiError(HTTPStatus.REQUEST_TIMEOUT, "body_too_slow", str(slow)))
+            response.force_close()
+            return response
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
             message, hint = "the daemon hit a fault of its own", f"See {management.home.daemon_log} for the trace."
@@ -100,7 +105,7 @@ def match(method: str, path: str) -> tuple[Route, dict[str, str]]:
 
 async def _body(request: web.BaseRequest, limit: int) -> bytes:
     whole = bytearray()
-    async for chunk in request.content.iter_any():
+    while chunk := await piece(request.content):
         whole += chunk
         if len(whole) > limit:
             message = f"the request's body is larger than {limit} bytes"
