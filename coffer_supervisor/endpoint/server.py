@@ -111,18 +111,6 @@ class Endpoint:
         self._presence.cut(principal_id)
         self._router.close_principal(principal_id, reason)
 
-    def _web_server(self, handler: Handler) -> web.Server:
-        server = web.Server(
-            handler,
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            max_field_size=_MAX_HEADER,
-            max_line_size=_MAX_HEADER,
-        )
-        self._web.append(server)
-        return server
-
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_SECONDS)
@@ -142,7 +130,7 @@ class Endpoint:
             response = await self._admitted(request, path)
         except Rejected as error:
             response = refusal(path, error)
-            if error.status in (413, 415):  # its body was not read
+            if error.status in (408, 413, 415) or request.content.exception() is not None:  # its body was not read
                 response.force_close()
         except (OSError, asyncio.CancelledError):  # the client is gone
             raise
