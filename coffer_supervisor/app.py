@@ -180,7 +180,7 @@ async def _serve(claimed: Claimed, heart: Heart, wish: _Wish, ready: Callable[[]
     try:
         ready()
         _log.info("coffer-daemon %s is ready: port %d, pid %d", VERSION, claimed.info.port, claimed.info.pid)
-        async with upkeep.watching(claimed):
+        async with upkeep.watching(claimed, endpoint, heart.channel):
             await wish.made.wait()
         _log.info("leaving: %s; %d calls are open", wish.reason, len(heart.calls.table))
         await _drain(claimed.home, heart)

@@ -89,6 +89,13 @@ class Channel:
 
     def close(self) -> None:
         """Flush what can be flushed, then close the sockets."""
+    def listen_again(self, control: str = "", bulk: str = "") -> None:
+        """Bind one or both addresses anew, their files having been removed. What is connected stays: an unbind would
+        end it, so the old listener is left, unreachable, until the end. Raises OSError."""
+        for router, address in ((self._control, control), (self._bulk, bulk)):
+            if address:
+                router.bind(address)
+
         for sock in self._sockets:
             sock.close()
         self._sockets = []
@@ -210,6 +217,12 @@ class _Router:
         self._outgoing.append((peer, frame, payload))
         if not self._flushing:
             self._flushing = True
+    def bind(self, address: str) -> None:
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot bind {address}: {error.strerror}") from error
+
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:

@@ -23,7 +23,8 @@ from coffer_common.ports import VARIABLE, BadPorts, port_range
 from coffer_common.version import VERSION
 
 LOOPBACK: Final = "127.0.0.1"
-BACKLOG: Final = 512
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted. One too many is tried again by the system only after a second, then three."""
 PREDECESSOR_SECONDS: Final = 30.0
 """How long a daemon that is shutting down may still hold ``daemon.alive``."""
 _TOKEN_BYTES: Final = 24
@@ -63,6 +64,20 @@ class Claimed:
         self.info = fresh
         self.on_token(fresh.token)
         return fresh
+
+    def keep_alive(self) -> bool:
+        """Holds the lock anew where ``daemon.alive`` was removed; whether it did. Raises AlreadyRunning, OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.home.daemon_alive), os.fstat(self.alive.fd)):
+                return False
+        fresh = flocks.try_lock(self.home.daemon_alive)
+        if fresh is None:
+            raise AlreadyRunning(
+                f"another daemon holds {self.home.daemon_alive}: end one of the two (coffer daemon stop)"
+            )
+        self.alive.release()
+        self.alive = fresh
+        return True
 
     def stop_listening(self) -> None:
         """First step of leaving: newcomers find nobody here, and may start a successor that waits for our end."""
@@ -144,19 +159,17 @@ def claim_port(last: int | None, ports: Iterable[int]) -> socket.socket:
 def listen_unix(path: Path) -> socket.socket:
     """A listening socket at ``path`` (0600) in place of a stale one. Only for who holds ``daemon.alive``."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)  # the socket is private from the moment it exists; start-up has one thread
     try:
         if path.exists():
             path.unlink()
             _log.warning("replaced a socket that an earlier daemon left behind", path=str(path))
         sock.bind(os.fspath(path))
+        path.chmod(0o600)  # nobody can connect before it listens; a umask would be every thread's
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
         raise StartError(f"cannot listen on {path}: {error.strerror or error}; check {path.parent}") from error
-    finally:
-        os.umask(mask)
     return sock
 
 

@@ -67,11 +67,11 @@ class UpstreamLog:
 
     def stdout(self, line: bytes) -> None:
         """One line on stdout that is no message."""
-        self._write("stdout", self._clean(line))
+        self._write("stdout", line)
 
     def message(self, params: bytes) -> None:
         """The params of a ``notifications/message``."""
-        self._write("message", self._clean(params))
+        self._write("message", params)
 
     def note(self, text: str) -> None:
         """What Coffer itself has to say about this upstream."""
@@ -92,7 +92,7 @@ class UpstreamLog:
         text = self.mask(line[: 2 * LINE_CHARS].decode(errors="replace"))
         return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]}… ({len(line)} bytes)"
 
-    def _write(self, kind: str, text: str) -> None:
+    def _write(self, kind: str, text: str | bytes) -> None:
         now = time.monotonic()
         if now - self._second >= 1:
             self._report_left_out()
@@ -101,6 +101,7 @@ class UpstreamLog:
         if self._in_second > LINES_A_SECOND and kind != "coffer":
             self._left_out += 1
             return
+        text = self._clean(text) if isinstance(text, bytes) else text
         self._append(f"{clock.now_rfc3339_millis()} {kind}: {text}\n")
 
     def _report_left_out(self) -> None:
@@ -112,7 +113,7 @@ class UpstreamLog:
 
     def _append(self, line: str) -> None:
         try:
-            if self._file is None or self._size >= FILE_BYTES:
+            if self._file is None or self._size >= FILE_BYTES or not self._path.exists():
                 self._open()
             assert self._file is not None
             self._file.write(line)
@@ -125,11 +126,16 @@ class UpstreamLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+            self._rotate()
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.fdopen(fd, "w", encoding="utf-8", errors="replace")
+        self._size = os.fstat(fd).st_size
+
+    def _rotate(self) -> None:
+        if self._path.exists():  # else somebody removed it
             for number in range(KEPT - 1, 0, -1):
                 older = self._path.with_name(f"{self._path.name}.{number}")
                 if older.exists():
                     older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._file = os.fdopen(fd, "w", encoding="utf-8", errors="replace")
-        self._size = os.fstat(fd).st_size

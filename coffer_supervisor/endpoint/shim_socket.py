@@ -66,9 +66,11 @@ class ShimServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
-        """Serves a listening socket."""
+        """Serves a listening socket, in place of an earlier one; what is connected stays."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: ShimConnection(self), sock=sock)
+        before, self._server = self._server, await loop.create_unix_server(lambda: ShimConnection(self), sock=sock)
+        if before is not None:
+            before.close()
 
     def stop(self, reason: str) -> None:
         """Says goodbye to each shim and closes."""

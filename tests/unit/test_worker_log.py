@@ -1,5 +1,6 @@
 """An upstream's log: private, bounded, without secrets."""
 
+import shutil
 import stat
 from pathlib import Path
 
@@ -78,3 +79,19 @@ def test_what_counts_as_secret() -> None:
     assert {"abcd1234", "Bearer tok-9876", "tok-9876", "https://user:pass@host/x"} <= set(found)
     assert not {"debugging", "/home/someone", "true", "80808080", "Bearer"} & set(found)
     assert found == sorted(found, key=len, reverse=True)
+
+
+def test_a_removed_log_is_begun_anew(tmp_path: Path) -> None:
+    """Removing the log of a running server, or the folder, loses what was written, not what comes."""
+    path = tmp_path / "logs" / "up.log"
+    path.parent.mkdir()
+    log = UpstreamLog(path)
+    log.note("before")
+    path.unlink()
+    log.note("after")
+    shutil.rmtree(path.parent)
+    log.note("and again")
+    log.note("twice")
+    log.close()
+    assert [line.split("coffer: ")[1] for line in path.read_text().splitlines()] == ["and again", "twice"]
+    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
