@@ -32,6 +32,7 @@ MAX_UNREAD: Final = 256 * 1024 * 1024
 """Bytes waiting for a shim that does not read, beyond which it is left."""
 MAX_CONNECTIONS: Final = 1024
 _log: Final = logging.getLogger(__name__)
+HELLO_SECONDS: Final = 30.0
 _HIGH_WATER: Final = 1024 * 1024
 _LOCAL: Final = Principal(LOCAL_PRINCIPAL, "local")
 
@@ -64,6 +65,7 @@ class ShimServer:
         self.connections: set[ShimConnection] = set()
         self.leaving = ""
         self._server: asyncio.Server | None = None
+        self.hello_seconds = HELLO_SECONDS
 
     async def start(self, sock: socket.socket) -> None:
         """Serves a listening socket, in place of an earlier one; what is connected stays."""
@@ -92,6 +94,7 @@ class ShimConnection(asyncio.Protocol):
         self._skipping = False
         self._face: ShimFace | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._overdue: asyncio.TimerHandle | None = None
 
     # ---- asyncio.Protocol
 
@@ -106,6 +109,8 @@ class ShimConnection(asyncio.Protocol):
         if len(self._server.connections) > MAX_CONNECTIONS:
             self._refuse("busy", f"{MAX_CONNECTIONS} shims are connected already")
 
+        else:
+            self._overdue = asyncio.get_running_loop().call_later(self._server.hello_seconds, self._mute)
     def data_received(self, data: bytes) -> None:
         """Cuts lines; one that is longer than the limit is answered with an error and skipped."""
         buffer = self._buffer
@@ -150,6 +155,8 @@ class ShimConnection(asyncio.Protocol):
         self._buffer = bytearray()
         for task in list(self._tasks):
             task.cancel()
+        if self._overdue is not None:
+            self._overdue.cancel()
         if self._face is not None:
             self._face.close("the client has gone")
 
@@ -221,6 +228,10 @@ class ShimConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(shimproto.encode(shimproto.Refused(reason, message)))
             self._transport.close()
+    def _mute(self) -> None:
+        if self._face is None:
+            self._refuse("protocol", f"no hello came within {self._server.hello_seconds:g} s")
+
 
     def _too_long(self, limit: int) -> None:
         self._buffer.clear()
