@@ -87,8 +87,6 @@ class Channel:
         self._bulk = _Router(self._context, bulk, self._receive_bulk, self._report)
         self._sockets = [self._control, self._bulk]
 
-    def close(self) -> None:
-        """Flush what can be flushed, then close the sockets."""
     def listen_again(self, control: str = "", bulk: str = "") -> None:
         """Bind one or both addresses anew, their files having been removed. What is connected stays: an unbind would
         end it, so the old listener is left, unreachable, until the end. Raises OSError."""
@@ -96,6 +94,8 @@ class Channel:
             if address:
                 router.bind(address)
 
+    def close(self) -> None:
+        """Flush what can be flushed, then close the sockets."""
         for sock in self._sockets:
             sock.close()
         self._sockets = []
@@ -208,6 +208,12 @@ class _Router:
         self._loop.add_reader(self._fd, self._readable)
         self._look_again()
 
+    def bind(self, address: str) -> None:
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot bind {address}: {error.strerror}") from error
+
     def close(self) -> None:
         self._flush()
         self._loop.remove_reader(self._fd)
@@ -217,12 +223,6 @@ class _Router:
         self._outgoing.append((peer, frame, payload))
         if not self._flushing:
             self._flushing = True
-    def bind(self, address: str) -> None:
-        try:
-            self._socket.bind(address)
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot bind {address}: {error.strerror}") from error
-
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 MAX_UNREAD: Final = 256 * 1024 * 1024
 """Bytes waiting for a shim that does not read, beyond which it is left."""
 MAX_CONNECTIONS: Final = 1024
-_log: Final = logging.getLogger(__name__)
 HELLO_SECONDS: Final = 30.0
+_log: Final = logging.getLogger(__name__)
 _HIGH_WATER: Final = 1024 * 1024
 _LOCAL: Final = Principal(LOCAL_PRINCIPAL, "local")
 
@@ -64,8 +64,8 @@ class ShimServer:
         self.router, self.methods, self.notices, self.version = router, methods, notices, version
         self.connections: set[ShimConnection] = set()
         self.leaving = ""
-        self._server: asyncio.Server | None = None
         self.hello_seconds = HELLO_SECONDS
+        self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Serves a listening socket, in place of an earlier one; what is connected stays."""
@@ -93,8 +93,8 @@ class ShimConnection(asyncio.Protocol):
         self._searched = 0
         self._skipping = False
         self._face: ShimFace | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._overdue: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- asyncio.Protocol
 
@@ -108,9 +108,9 @@ class ShimConnection(asyncio.Protocol):
         self._server.connections.add(self)
         if len(self._server.connections) > MAX_CONNECTIONS:
             self._refuse("busy", f"{MAX_CONNECTIONS} shims are connected already")
-
         else:
             self._overdue = asyncio.get_running_loop().call_later(self._server.hello_seconds, self._mute)
+
     def data_received(self, data: bytes) -> None:
         """Cuts lines; one that is longer than the limit is answered with an error and skipped."""
         buffer = self._buffer
@@ -153,10 +153,10 @@ class ShimConnection(asyncio.Protocol):
         self._server.connections.discard(self)
         self._transport = None
         self._buffer = bytearray()
-        for task in list(self._tasks):
-            task.cancel()
         if self._overdue is not None:
             self._overdue.cancel()
+        for task in list(self._tasks):
+            task.cancel()
         if self._face is not None:
             self._face.close("the client has gone")
 
@@ -224,14 +224,14 @@ class ShimConnection(asyncio.Protocol):
             self._face = ShimFace(self._server.router, self._server.methods, self._server.notices, session, self)
             self.send(shimproto.encode(shimproto.Welcome(shimproto.SHIM_PROTOCOL, self._server.version))[:-1])
 
-    def _refuse(self, reason: shimproto.Refusal, message: str) -> None:
-        if self._transport is not None:
-            self._transport.write(shimproto.encode(shimproto.Refused(reason, message)))
-            self._transport.close()
     def _mute(self) -> None:
         if self._face is None:
             self._refuse("protocol", f"no hello came within {self._server.hello_seconds:g} s")
 
+    def _refuse(self, reason: shimproto.Refusal, message: str) -> None:
+        if self._transport is not None:
+            self._transport.write(shimproto.encode(shimproto.Refused(reason, message)))
+            self._transport.close()
 
     def _too_long(self, limit: int) -> None:
         self._buffer.clear()
