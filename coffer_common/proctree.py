@@ -71,6 +71,18 @@ def read_one(pid: int) -> Proc | None:
         return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP, SIGTSTP): it will do nothing until it is continued."""
+    found = read_one(pid)
+    return found is not None and found.state == "T"
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits only for its parent to hear of it."""
+    found = read_one(pid)
+    return found is None or found.dead
+
+
 def snapshot() -> dict[int, Proc]:
     """Every process by PID. A process that comes or goes meanwhile may be missing."""
     if not _HAS_PROC:

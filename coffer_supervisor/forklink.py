@@ -17,7 +17,7 @@ from typing import Final
 
 from coffer_common import forkproto
 from coffer_common.forkproto import Command, Event, Pong, Ready
-from coffer_common.proctree import Proc, children, descendants, kill_until_gone, snapshot
+from coffer_common.proctree import Proc, children, descendants, is_stopped, kill_until_gone, snapshot
 
 _TITLE_ROOM: Final = "-" * 240
 _READ_BYTES: Final = 64 * 1024
@@ -57,6 +57,10 @@ class ForkLink:
     def pid(self) -> int:
         """The fork server's PID."""
         return self._process.pid
+
+    def stopped(self) -> bool:
+        """Whether somebody stopped its process (SIGSTOP)."""
+        return is_stopped(self.pid)
 
     def send(self, command: Command, fd: int | None = None) -> None:
         """Queue a command, and a descriptor that travels with it and is closed here. Never blocks."""

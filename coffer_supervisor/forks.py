@@ -57,12 +57,14 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: to start (imports included), to fork, between pings, for the answer to one."""
+    """Seconds: to start (imports included), to fork, between pings, for the answer to one, and for the answer of one
+    that is stopped."""
 
     start: float = 30.0
     fork: float = 10.0
     ping_every: float = 5.0
     ping: float = 10.0
+    stopped: float = 2.0
 
 
 DEFAULT_TIMING: Final = Timing()
@@ -93,6 +95,7 @@ class ForkServer:
         self._spare = spare
         self._link: ForkLink | None = None
         self._up = asyncio.Event()
+        self._asked = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._burial: asyncio.Task[None] | None = None
         self._stopping = False
@@ -143,6 +146,13 @@ class ForkServer:
         log.warning("killing worker '%s' (pid %d, incarnation %d): %s", name, pid, incarnation, reason)
         if self._link is not None:
             self._link.send(Kill(pid, incarnation))
+            self._asked.set()
+
+    def unreported(self) -> None:
+        """A worker has ended a while ago, and no word of it came: a stopped fork server is of no more use."""
+        if self._link is not None and self._link.stopped():
+            self._link.lose("it is stopped, and does not report that a worker has ended")
+        self._asked.set()
 
     async def stop(self, seconds: float) -> None:
         """End the fork server with all below it; returns when nothing of it lives (or cannot be killed)."""
@@ -194,17 +204,19 @@ class ForkServer:
                 self.restarts += 1
 
     async def _watch(self, link: ForkLink) -> None:
-        """Return when the link is lost, by its own end or by a ping without an answer."""
-        loop = asyncio.get_running_loop()
-        while not await _set_within(link.lost, self._timing.ping_every):
-            asked = loop.time()
+        """Return when the link is lost, by its own end or by a ping without an answer. What is asked of it brings the
+        next ping at once; answers come in order, and in milliseconds."""
+        stopped, ping = self._timing.stopped, self._timing.ping
+        while not await _first(link.lost, self._asked, self._timing.ping_every):
+            self._asked.clear()
+            asked = asyncio.get_running_loop().time()
             link.ping()
-            if await _first(link.pong, link.lost, self._timing.ping) or link.lost.is_set():
+            if await _answered(link, asked, stopped):
                 continue
-            if loop.time() - asked > self._timing.ping + _CLOCK_GAP:
-                # Our own clock jumped (suspend, SIGSTOP): the fork server may have slept as well.
-                continue
-            link.lose(f"no answer to a ping within {self._timing.ping:g} s")
+            if link.stopped():
+                link.lose(f"it is stopped (SIGSTOP), and has not answered for {stopped:g} s")
+            elif not await _answered(link, asked, ping):
+                link.lose(f"no answer to a ping within {ping:g} s")
 
     async def _end(self, link: ForkLink, reason: str) -> None:
         """Bury a link; to cancel this is not to leave its processes half killed."""
@@ -242,6 +254,7 @@ class ForkServer:
         waiting = _Pending(asyncio.get_running_loop().create_future(), order, ours)
         self._pending[order.request] = waiting
         link.send(order, theirs)
+        self._asked.set()
         try:
             return await waiting.future
         except asyncio.CancelledError:
@@ -283,6 +296,15 @@ class ForkServer:
         how = f"killed by signal {event.signal}" if event.signal else f"exited with code {event.status}"
         status = None if event.signal else event.status
         self._on_exit(WorkerExit(event.pid, event.name, event.incarnation, status, event.signal, how))
+
+
+async def _answered(link: ForkLink, asked: float, seconds: float) -> bool:
+    """Whether the ping of ``asked`` (loop time) needs no more waiting within ``seconds`` of then: it is answered, or
+    the link is lost, or our own clock jumped (suspend, SIGSTOP), when the fork server may have slept as well."""
+    loop = asyncio.get_running_loop()
+    if await _first(link.pong, link.lost, asked + seconds - loop.time()) or link.lost.is_set():
+        return True
+    return loop.time() - asked > seconds + _CLOCK_GAP
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from coffer_common import forkproto, frames
 from coffer_common.paths import Home
+from coffer_common.proctree import has_ended, is_stopped
 from coffer_common.version import VERSION
 from coffer_supervisor import sweep, templates
 from coffer_supervisor.channel import Channel, Peer
@@ -187,6 +188,13 @@ class Workers:
                 name, incarnation = verdict.who
                 if (upstream := self.upstreams.get(name)) is not None:
                     self.event(upstream, words.Unresponsive(incarnation, verdict.reason))
+            if any(self._ended_unheard(name) for name, _ in self.liveness.silent(self._loop.time())):
+                self._forks.unreported()
+
+    def _ended_unheard(self, name: str) -> bool:
+        """Whether a worker that has gone silent is no more, which its fork server should have told."""
+        upstream = self.upstreams.get(name)
+        return upstream is not None and upstream.life.pid > 0 and has_ended(upstream.life.pid)
 
     # ---- effects out
 
@@ -251,6 +259,9 @@ class Workers:
         if upstream.peer is not None:
             drain = 0.0 if self.stopping else effect.drain
             self._channel.send(upstream.peer, frames.Stop(drain, effect.reason))
+        if is_stopped(upstream.life.pid):
+            reason = "it is stopped (SIGSTOP), and cannot end in good order"
+            self.event(upstream, words.Unresponsive(effect.incarnation, reason))
 
     def _ask_dump(self, upstream: Upstream, effect: words.AskDump) -> None:
         if upstream.peer is not None:

@@ -132,8 +132,7 @@ class Lifecycle:
     def wait(self, reason: str, now: float, delay: float, *, given_up: bool) -> Effects:
         self.phase, self.message, self.given_up, self.pid = "waiting", reason, given_up, 0
         self.retry_at = now + delay
-        lost = [Lost(self.incarnation, reason)]
-        return [*self.release(), *lost, SetTimer(self.incarnation, "retry", delay), Announce()]
+        return [*self.release(), Lost(self.incarnation, reason), SetTimer(self.incarnation, "retry", delay), Announce()]
 
     def stop(self, then: Next, drain: float, reason: str) -> Effects:
         """Ask a running worker to stop."""
@@ -268,7 +267,8 @@ def _kill(life: Lifecycle, event: Event, now: float, jitter: float) -> Effects:
 
 
 def _kill_stopping(life: Lifecycle, event: Event, now: float, jitter: float) -> Effects:
-    return [Kill(life.incarnation, life.pid, "the worker did not stop in time")] if life.pid else []
+    reason = event.reason if isinstance(event, Unresponsive) else "the worker did not stop in time"
+    return [Kill(life.incarnation, life.pid, reason)] if life.pid else []
 
 
 def _rest(life: Lifecycle, event: Event, now: float, jitter: float) -> Effects:

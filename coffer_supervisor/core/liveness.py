@@ -12,6 +12,7 @@ BEAT_SECONDS: Final = 1.0
 MISSED_BEATS: Final = 10
 STUCK_SECONDS: Final = 30.0
 GAP_SECONDS: Final = 3.0
+SILENT_SECONDS: Final = 1.5
 _CPU_PROGRESS: Final = 0.01
 """Share of a CPU: more than the control thread needs by itself, less than a starved but honest loop gets."""
 
@@ -61,6 +62,10 @@ class Liveness(Generic[Who]):
             # A loop that computes is busy, not stuck: the time counts from when it last made progress.
             worker.stuck_since = now - (loop_lag if worker.stuck_since is None else 0.0)
             worker.cpu_then = cpu_seconds
+
+    def silent(self, now: float) -> list[Who]:
+        """Those whose last beat is late: worth a look at whether their processes live. Ask after ``check``."""
+        return [who for who, worker in self._workers.items() if now - worker.heard > SILENT_SECONDS]
 
     def check(self, now: float) -> list[Verdict[Who]]:
         """Those to be replaced; they are no longer watched."""

@@ -204,6 +204,7 @@ def test_a_worker_that_does_not_stop_is_killed() -> None:
     play.do(w.Disable())
     assert play.do(w.Fired(1, "stop")) == ["Kill"]
     assert play.do(w.Unresponsive(1, "silent")) == ["Kill"]
+    assert play.effects == [w.Kill(1, play.life.pid, "silent")]
 
 
 def test_a_fork_that_is_no_longer_wanted_is_killed_when_it_is_done() -> None:

@@ -128,6 +128,16 @@ def test_a_gap_also_counts_for_one_that_stands_still() -> None:
     assert liveness.check(50.0) == []
 
 
+def test_a_late_beat_is_worth_a_look() -> None:
+    """Whether a worker that has gone silent still lives is asked long before it would be replaced."""
+    liveness: Liveness[str] = Liveness()
+    liveness.watch("w", 0.0)
+    assert liveness.silent(1.0) == []
+    assert liveness.silent(2.0) == ["w"]
+    liveness.beat("w", 2.0, loop_lag=0.0, cpu_seconds=0.0)
+    assert liveness.silent(3.0) == []
+
+
 def test_beats_of_the_forgotten_are_nothing() -> None:
     liveness: Liveness[str] = Liveness()
     liveness.watch("w", 0.0)
