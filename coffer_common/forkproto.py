@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 
 DEFAULT_TARGET: Final = "coffer_worker.__main__:worker_main"
+EXIT_UNCONFIGURED: Final = 71
+"""Exit code of a worker that could not use its configuration; its last ``State`` says why."""
 MAX_MESSAGE: Final = 16 * 1024 * 1024
 _LENGTH_BYTES: Final = 4
 

@@ -172,7 +172,10 @@ class Workers:
 
     def _exited(self, exit_: WorkerExit) -> None:
         if (upstream := self.upstreams.get(exit_.name)) is not None:
-            self.event(upstream, words.Exited(exit_.incarnation, f"its worker ended: {exit_.reason}"))
+            reason = f"its worker ended: {exit_.reason}"
+            if exit_.status == forkproto.EXIT_UNCONFIGURED and upstream.life.message:
+                reason = upstream.life.message  # its own last word
+            self.event(upstream, words.Exited(exit_.incarnation, reason))
         if exit_.status != 0:
             self.background(self._sweep(exit_.pid), f"sweep after {exit_.name}")
 

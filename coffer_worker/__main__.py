@@ -7,13 +7,18 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from coffer_common import forkproto
+from coffer_common import forkproto, frames
 from coffer_common.forkproto import Boot
 from coffer_common.proctree import Proc, descendants, kill_until_gone, snapshot
-from coffer_worker.control import ControlThread
+from coffer_common.resources import HttpServer
+from coffer_worker import discretion
+from coffer_worker.control import ControlThread, Figures
 from coffer_worker.link import Link
+from coffer_worker.log import MASK
 from coffer_worker.runner import Runner
 
 _FINISH_SECONDS = 3.0
@@ -55,8 +60,9 @@ async def _work(boot: Boot, lifeline: int) -> int:
     bulk = link.bulk(received, pressure)
     runner = Runner(boot.name, bulk, post)
     held.append(runner)
+    orders = _Orders(boot.name, runner, post)
     control = ControlThread(
-        boot.name, link, lifeline, loop, deliver=runner.control, figures=runner.figures, kill=_kill_below
+        boot.name, link, lifeline, loop, deliver=orders.deliver, figures=orders.figures, kill=_kill_below
     )
     control.start()
     loop.add_signal_handler(signal.SIGTERM, runner.stop, 0.0, "the worker was told to end")
@@ -64,7 +70,45 @@ async def _work(boot: Boot, lifeline: int) -> int:
     bulk.close()
     await asyncio.to_thread(control.finish, _FINISH_SECONDS)
     await asyncio.to_thread(link.close)
-    return 0
+    return orders.code
+
+
+class _Orders:
+    """Control frames on their way to the runner. A Configure that it cannot use ends the worker, with a word: half
+    configured it would live on, answer nothing, and be taken for stuck."""
+
+    def __init__(self, name: str, runner: Runner, post: Callable[[Any], None]) -> None:
+        self._name, self._runner, self._post = name, runner, post
+        self.code = 0
+
+    def deliver(self, frame: Any) -> None:
+        """One control frame; on the loop."""
+        try:
+            self._runner.control(frame)
+        except Exception as error:
+            if not isinstance(frame, frames.Configure):
+                raise
+            self.code = forkproto.EXIT_UNCONFIGURED
+            self._post(frames.State("failed", self._word(frame, error)))
+            self._runner.finished.set()
+
+    def figures(self) -> Figures:
+        """The runner's, where it has any."""
+        return Figures(state="failed") if self.code else self._runner.figures()
+
+    def _word(self, frame: frames.Configure, error: Exception) -> str:
+        """What went wrong, without secrets; where, goes to standard error."""
+        config = frame.config
+        told = (config.url, *config.headers.values()) if isinstance(config, HttpServer) else tuple(config.env.values())
+        text = f"{type(error).__name__}: {error}"
+        for secret in discretion.spellings((*frame.secrets, *told)):
+            text = text.replace(secret, MASK)
+        print(f"coffer-worker '{self._name}': Configure failed: {text}", file=sys.stderr)
+        traceback.print_tb(error.__traceback__)
+        return (
+            f"Upstream '{self._name}' cannot be started: its worker does not take the configuration ({text}). "
+            f"That is a fault of Coffer's, which another configuration may go round: coffer mcp update {self._name}"
+        )
 
 
 def _kill_below() -> None:
