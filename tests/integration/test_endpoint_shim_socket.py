@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from coffer_common import protocol
+from coffer_supervisor.daemon import listen_unix
+from coffer_supervisor.endpoint.methods import Methods
+from coffer_supervisor.endpoint.notices import Notices
+from coffer_supervisor.endpoint.shim_socket import ShimServer
 from tests.support.clients import META, modern_message
 from tests.support.daemon import Daemon
+from tests.support.heart import beating
 from tests.support.upstreams import Upstream, fake
 from tests.support.wait import wait_for
 
@@ -103,6 +108,32 @@ async def test_greetings_that_are_refused(daemon: Daemon) -> None:
     writer.write(b"x" * 70_000)
     assert b'"protocol"' in await reader.readline()
     writer.close()
+
+
+async def test_a_connection_that_says_no_hello_is_not_kept() -> None:
+    """Who connects must say who it is in time, and is told so; one that did may be silent as long as it likes."""
+    async with beating() as heart:
+        shims = ShimServer(heart.router, Methods(heart.router), Notices(heart.router.sees), "0")
+        shims.hello_seconds = 0.2
+        path = heart.heart.home.mcp_sock
+        await shims.start(listen_unix(path))
+        try:
+            mute, closed = await asyncio.open_unix_connection(str(path))
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            hello = {"coffer": "hello", "version": 1, "client_version": "0", "endpoint": "/mcp", "cwd": "/", "pid": 1}
+            writer.write(json.dumps(hello).encode() + b"\n")
+            assert b'"welcome"' in await reader.readline()
+            refused = json.loads(await asyncio.wait_for(mute.readline(), 20))
+            assert (refused["reason"], "no hello came" in refused["message"]) == ("protocol", True)
+            assert await mute.read() == b""
+            await wait_for(lambda: len(shims.connections) == 1)
+            writer.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+            assert json.loads(await reader.readline())["result"] == {}
+        finally:
+            shims.stop("stopped")
+        for end in (closed, writer):
+            end.close()
+            await end.wait_closed()
 
 
 async def test_malformed_lines_and_both_eras_on_one_connection(daemon: Daemon) -> None:
