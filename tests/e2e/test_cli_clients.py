@@ -111,7 +111,7 @@ def test_a_projects_servers_are_imported_for_each_project(coffer: Daemon, tmp_pa
     ]
     found = {one["name"]: one["config"] for one in coffer.api("GET", "/resources?kind=mcp_server")["resources"]}
     assert (found["lsp"]["per_project"], found["lsp"]["cwd"]) == (True, str(folders[0]))
-    assert (found["own"]["per_project"], found["own"]["cwd"]) == (False, str(folders[0]))
+    assert (found["own"].get("per_project", False), found["own"]["cwd"]) == (False, str(folders[0]))
     file = str(folders[1] / ".cursor" / "mcp.json")
     other = json.loads(run(coffer, "import", file, "--rename", "own=own-b", "--yes", "--json").stdout)["servers"]
     assert [(row["name"], row["state"]) for row in other] == [("lsp", "present"), ("own-b", "imported")]
