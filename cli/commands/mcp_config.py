@@ -92,7 +92,7 @@ class ServerOptions:
 
     def patch(self, command: list[str], unset_env: list[str], unset_header: list[str]) -> dict[str, Any]:
         """What is to change, as a merge patch. Raises CliError."""
-        config = self._given(command) | self._oauth(url=not command)
+        config = self._given(command) | self._oauth(url=not command, patch=True)
         if command:
             config["args"] = command[1:]
         for member, gone in (("env", unset_env), ("headers", unset_header)):
@@ -118,11 +118,11 @@ class ServerOptions:
         }
         return {key: value for key, value in wished.items() if value is not None}
 
-    def _oauth(self, *, url: bool) -> dict[str, Any]:
+    def _oauth(self, *, url: bool, patch: bool = False) -> dict[str, Any]:
         options = mcp_oauth.OAuthOptions(
             self.oauth_client_id, self.oauth_client_secret, self.oauth_scope, self.oauth_issuer
         )
-        return options.config(url=url)
+        return options.config(url=url, patch=patch)
 
 
 def _located(command: str) -> str:

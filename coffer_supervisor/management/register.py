@@ -88,6 +88,8 @@ def patched(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         for key in _SWITCHABLE & limits.keys():
             if limits[key] is None:
                 config["limits"][key] = None
+    if config.get("oauth") == {}:
+        del config["oauth"]  # nothing is left of it
     return config
 
 

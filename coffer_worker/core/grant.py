@@ -5,6 +5,7 @@ No I/O and no clock. Source: RFC 6749, sections 5 and 6; RFC 8707; MCP 2025-11-2
 """
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -21,6 +22,7 @@ _BASIC: Final = "client_secret_basic"
 _POST: Final = "client_secret_post"
 _ENDED: Final = "it was revoked, has run out, or a crash cut its last renewal short"
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+_SCOPE: Final = re.compile(r'(?<![\w-])scope=(?:"([^"]*)"|([^\s,]+))')
 _SHARE_OF_LIFE: Final = 0.1
 _MOST_EARLY: Final = 10.0
 
@@ -64,9 +66,10 @@ class _Error(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class NotRenewed:
-    """``refused``: only a new login helps; ``passing``: the same may go well later. ``text`` names no secret."""
+    """``refused``: only a new login helps; ``unknown``: and only a new registration; ``passing``: the same may go well
+    later. ``text`` names no secret."""
 
-    kind: Literal["refused", "passing"]
+    kind: Literal["refused", "unknown", "passing"]
     text: str
 
 
@@ -81,7 +84,8 @@ def load(stored: str, url: str, client: OAuthClient = NOBODY) -> Grant | None:
         return None
     if not grant.preset:
         return grant
-    same = grant.client_id == client.client_id and (not client.issuer or grant.issuer in ("", client.issuer))
+    issuer = client.issuer.rstrip("/") or grant.issuer.rstrip("/")
+    same = grant.client_id == client.client_id and grant.issuer.rstrip("/") == issuer
     return msgspec.structs.replace(grant, client_secret=client.client_secret) if same else None
 
 
@@ -111,9 +115,19 @@ def expiry(expires_in: float | None, now: float) -> float | None:
     return now + expires_in - min(_MOST_EARLY, expires_in * _SHARE_OF_LIFE)
 
 
-def without_tokens(grant: Grant) -> Grant:
-    """What is left when the login is over: the registration."""
-    return msgspec.structs.replace(grant, access="", refresh="", expires_at=None)
+def beyond(grant: Grant, challenge: str) -> bool:
+    """Whether a 403's challenge wants scopes that the login does not have: if not, another login brings no more.
+    Source: RFC 6750, section 3.1."""
+    if "insufficient_scope" not in challenge:
+        return False
+    named = _SCOPE.search(challenge)
+    return named is None or not set((named.group(1) or named.group(2)).split()) <= set(grant.scope.split())
+
+
+def without_tokens(grant: Grant, *, registered: bool = True) -> Grant:
+    """What is left when the login is over: the registration, if the authorization server knows it still."""
+    left = msgspec.structs.replace(grant, access="", refresh="", expires_at=None)
+    return left if registered else msgspec.structs.replace(left, client="")
 
 
 def renewal(grant: Grant) -> tuple[dict[str, str], dict[str, str]]:
@@ -150,6 +164,10 @@ def renewed(grant: Grant, status: int, body: bytes, now: float) -> Grant | NotRe
     except msgspec.MsgspecError:
         code = ""
     shown = f" ({code})" if code.isascii() and code.replace("_", "").isalnum() else ""
+    if status in (400, 401) and code == "invalid_client":
+        if grant.preset:
+            return NotRenewed("passing", f"the authorization server does not take its client id and secret{shown}")
+        return NotRenewed("unknown", f"the authorization server does not know Coffer any more{shown}")
     if status in (400, 401, 403) and code and code not in _PASSING:
         return NotRenewed("refused", f"the authorization server renews its login no more{shown}: {_ENDED}")
     return NotRenewed("passing", f"the authorization server answered HTTP {status}{shown}")

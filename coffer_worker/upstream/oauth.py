@@ -61,8 +61,8 @@ class Bearer:
         return await self._renew(used) if used else ""
 
     def wants_more(self, challenge: str) -> bool:
-        """After a 403: whether the login is good, but not for this."""
-        if "insufficient_scope" not in challenge:
+        """After a 403: whether another login could bring what this one lacks."""
+        if not grants.beyond(self.grant or Grant(url=self.url), challenge):
             return False
         self.challenge = (403, challenge)
         return True
@@ -138,8 +138,9 @@ class Bearer:
                 if outcome.kind == "passing":
                     self._pause(outcome)
                 refused = outcome
-            self.why = "" if refused is None else refused.text
-            return await self._forget()
+            assert refused is not None
+            self.why = refused.text
+            return await self._forget(registered=refused.kind != "unknown")
 
     async def _asked(self, grant: Grant) -> Grant | NotRenewed:
         """What the authorization server makes of it."""
@@ -189,11 +190,11 @@ class Bearer:
         self.grant = grant
         return grant.access
 
-    async def _forget(self) -> str:
+    async def _forget(self, *, registered: bool) -> str:
         """Forget the tokens that were refused, but never newer ones; those, if there are any."""
         if self.grant is None:
             return ""
-        left = grants.without_tokens(self.grant)
+        left = grants.without_tokens(self.grant, registered=registered)
         text = grants.dump(left)
         try:
             await self._keeping.store(text, over=self._seen)

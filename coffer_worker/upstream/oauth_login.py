@@ -160,9 +160,9 @@ class _Flow:
     def _check_issuer(self) -> None:
         """The provider forgets a client that belongs to another authorization server, and would go on without it."""
         context = self._provider.context
-        if self._wish.client.client_id and context.auth_server_url and context.client_info is None:
+        if self._wish.client.client_id and context.client_info is None:
             raise LoginFailed(
-                f"the server sends logins to {http_rules.origin(context.auth_server_url)} now, which is not the "
+                f"the server sends logins to {http_rules.origin(self._issuer())}, which is not the "
                 "authorization server that its client id is for. If that is right: coffer mcp logout NAME, then "
                 "coffer mcp update NAME --oauth-issuer URL"
             )
@@ -193,11 +193,23 @@ class _Flow:
 
     def _settle_method(self) -> None:
         """How a secret that a person gave is shown: the authorization server says so, and has been asked by now."""
-        client, metadata = self._provider.context.client_info, self._provider.context.oauth_metadata
-        if self._wish.client.client_id:
-            supported = None if metadata is None else metadata.token_endpoint_auth_methods_supported
-            secret = bool(self._wish.client.client_secret)
-            client.token_endpoint_auth_method = grants.secret_method(supported) if secret else "none"
+        given, context = self._wish.client, self._provider.context
+        if not given.client_id:
+            return
+        if given.client_secret and context.oauth_metadata is None and context.auth_server_url:
+            at = http_rules.origin(context.auth_server_url)
+            raise LoginFailed(f"the authorization server at {at} does not say where it takes a client's secret")
+        metadata = context.oauth_metadata
+        methods = None if metadata is None else metadata.token_endpoint_auth_methods_supported
+        shown = grants.secret_method(methods) if given.client_secret else "none"
+        context.client_info.token_endpoint_auth_method = shown
+
+    def _issuer(self) -> str:
+        """The authorization server that this login is at."""
+        context = self._provider.context
+        if context.oauth_metadata is not None:
+            return str(context.oauth_metadata.issuer)
+        return str(context.auth_server_url or _base(self._wish.url))
 
     async def _brought(self) -> Any:
         found = await self._wish.brought()
@@ -226,7 +238,7 @@ class _Flow:
             refresh=tokens.refresh_token or "",
             expires_at=grants.expiry(tokens.expires_in, time.time()),
             preset=preset,
-            issuer=str(metadata.issuer) if metadata is not None else "",
+            issuer=self._issuer(),
         )
 
 

@@ -34,6 +34,7 @@ def main() -> int:
             for outcome in client_side.outcomes(suite, out):
                 print(outcome, flush=True)
                 lost += not outcome.good
+            print(client_side.left_out(), flush=True)
     print("nothing is lost" if not lost else f"{lost} lost")
     return int(lost > 0)
 

@@ -43,3 +43,12 @@ def test_the_upstream_side_is_a_conforming_client(suite: Suite, tmp_path: Path, 
     """Each scenario's mock is the gateway's upstream; its checks are the judge, and all of them are reached."""
     outcome = client_side.outcome(suite, scenario, wire, tmp_path)
     assert outcome.good, str(outcome)
+
+
+@pytest.mark.timeout(120)
+def test_the_upstream_side_logs_in_as_it_should(suite: Suite, tmp_path: Path) -> None:
+    """Coffer as an OAuth client, with a person who says yes: registered beforehand, described by a document, or by
+    itself; wider scopes on demand; nothing of one authorization server shown to another, nor to a false one."""
+    found = list(client_side.logins(suite, tmp_path, client_side.FEW_LOGINS))
+    assert [str(one) for one in found if not one.good] == []
+    assert len(found) == len(client_side.FEW_LOGINS)

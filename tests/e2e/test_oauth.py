@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -132,9 +134,98 @@ async def test_a_revoked_login_asks_for_another(house: Daemon, server: OAuthServ
     await asyncio.to_thread(house.wait_state, "web", "needs_login")
     assert server.refreshes == 1
     assert (await log_in(house))["state"] == "done"
-    await asyncio.to_thread(house.wait_state, "web", "ready")
+    row = await asyncio.to_thread(house.wait_state, "web", "ready")
+    assert row["last_error"] == ""  # what was wanted is there: it is no error any more
+    assert (await api(house, "GET", "/resources/mcp_server/web"))["status"]["last_error"] == ""
     assert "result" in await call(house)
     assert server.registrations == 1
+
+
+async def test_a_crash_in_the_middle_of_a_renewal_asks_for_another_login(house: Daemon, server: OAuthServer) -> None:
+    """K09: the new token was handed out and never stored. What is stored is void, which the next worker finds out with
+    one attempt, and says; it does not go on trying."""
+    assert (await log_in(house))["state"] == "done"
+    worker = (await asyncio.to_thread(house.wait_state, "web", "ready"))["worker_pid"]
+    server.expire()
+    server.held = asyncio.Event()
+    calling = asyncio.create_task(call(house))
+    async with asyncio.timeout(20):
+        await server.answering.wait()
+    os.kill(worker, signal.SIGKILL)
+    await calling
+    server.held.set()
+    row = await asyncio.to_thread(house.wait_state, "web", "needs_login")
+    assert "a crash cut its last renewal short" in row["last_error"]
+    assert "coffer mcp login web" in row["last_error"]
+    assert server.refreshes == 2
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    assert "result" in await call(house)
+
+
+async def test_a_client_that_a_person_registered(daemon: Daemon, server: OAuthServer) -> None:
+    """The provider registers nobody by itself: an id and a secret of one's own, which is nowhere but in the store."""
+    server.registers, server.registered = False, {"by-hand": "s3cret-of-the-provider"}
+    add = ("mcp", "add", "web", "--url", server.url, "--oauth-client-id", "by-hand", "--oauth-client-secret")
+    code, _, err = await cli(daemon, *add, "s3cret-of-the-provider")
+    assert code == exits.USAGE, err
+    assert "coffer credential set web-oauth-secret" in err
+    assert "--oauth-client-secret '${web-oauth-secret}'" in err
+    assert "s3cret-of-the-provider" not in err
+    await cli(daemon, "credential", "use-file")
+    code, _, err = await cli(daemon, *add, "${web-oauth-secret}")
+    assert (code != exits.OK, "coffer credential set web-oauth-secret" in err) == (True, True)
+    await api(daemon, "PUT", "/credentials/web-oauth-secret", {"value": "s3cret-of-the-provider"})
+    code, _, err = await cli(daemon, *add, "${web-oauth-secret}", "--oauth-scope", "read write")
+    assert code == exits.OK, err
+    await asyncio.to_thread(daemon.wait_state, "web", "needs_login")
+    assert (await log_in(daemon))["state"] == "done"
+    await asyncio.to_thread(daemon.wait_state, "web", "ready")
+    server.expire()
+    assert "result" in await call(daemon)
+    assert (server.shown, server.registrations) == (["basic", "basic"], 0)
+    assert server.authorized[0]["scope"] == "read write"
+    _, shown, _ = await cli(daemon, "mcp", "show", "web")
+    assert "oauth client id      by-hand" in shown
+    assert "oauth client secret  ${web-oauth-secret}" in shown
+    users = (await api(daemon, "GET", "/credentials/web-oauth-secret"))["used_by"]
+    assert users == ["web"]
+    await asyncio.to_thread(daemon.stop)
+    found = [
+        path for path in daemon.home.rglob("*") if path.is_file() and b"s3cret-of-the-provider" in path.read_bytes()
+    ]
+    assert found == []
+
+
+async def test_a_changed_client_id_wants_a_new_login(house: Daemon, server: OAuthServer) -> None:
+    """And taking it away lets Coffer register itself again."""
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    server.registered = {"by-hand": ""}
+    code, out, err = await cli(house, "mcp", "update", "web", "--oauth-client-id", "by-hand")
+    assert (code, "needs_login" in out or "wants a login" in out) == (exits.OK, True), (out, err)
+    assert (await log_in(house))["state"] == "done"
+    assert server.authorized[-1]["client_id"] == "by-hand"
+    code, _, err = await cli(house, "mcp", "update", "web", "--oauth-client-id", "")
+    assert code == exits.OK, err
+    assert "oauth" not in (await api(house, "GET", "/resources/mcp_server/web"))["config"]
+    assert (await log_in(house))["state"] == "done"
+    assert server.authorized[-1]["client_id"] != "by-hand"
+
+
+async def test_an_authorization_header_and_a_login_exclude_each_other(house: Daemon) -> None:
+    """Nothing is stored that would never be used."""
+    for options in (["--header", "Authorization=Bearer ${x}"], ["--header", "authorization=Basic ${x}"]):
+        code, _, err = await cli(
+            house, "mcp", "add", "two", "--url", "http://127.0.0.1:1/", "--oauth-client-id", "a", *options
+        )
+        assert (code, "with it no login" in err) == (exits.USAGE, True), err
+    code, _, err = await cli(house, "mcp", "add", "two", "--oauth-client-id", "a", "--", "true")
+    assert (code, "--oauth-... options are for servers with a --url" in err) == (exits.USAGE, True), err
+    code, _, err = await cli(
+        house, "mcp", "add", "two", "--url", "http://127.0.0.1:1/", "--oauth-issuer", "http://127.0.0.1:1"
+    )
+    assert (code, "belong to a client_id" in err) == (exits.USAGE, True), err
 
 
 async def test_an_authorization_server_in_trouble_costs_no_login(house: Daemon, server: OAuthServer) -> None:

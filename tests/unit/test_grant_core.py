@@ -8,6 +8,7 @@ import json
 import msgspec
 import pytest
 
+from coffer_common.resources import OAuthClient
 from coffer_worker.core import grant as grants
 from coffer_worker.core.grant import Grant, NotRenewed
 
@@ -35,6 +36,9 @@ def test_its_secrets_and_what_is_left_without_them() -> None:
     assert full.secrets() == ["at", "rt", "cs"]
     left = grants.without_tokens(full)
     assert (left.secrets(), left.client_id, left.expires_at) == (["cs"], "c:1", None)
+    known = msgspec.structs.replace(full, client="{}")
+    assert grants.without_tokens(known).client == "{}"
+    assert grants.without_tokens(known, registered=False).client == ""
 
 
 def test_when_it_has_run_out() -> None:
@@ -79,13 +83,13 @@ def test_no_token_in_a_200_may_pass(body: bytes) -> None:
     ("status", "body", "kind", "words"),
     [
         (400, b'{"error":"invalid_grant"}', "refused", "(invalid_grant)"),
-        (401, b'{"error":"invalid_client"}', "refused", "(invalid_client)"),
+        (401, b'{"error":"invalid_client"}', "unknown", "does not know Coffer any more (invalid_client)"),
         (400, b'{"error":"temporarily_unavailable"}', "passing", "HTTP 400"),
         (400, b"nothing", "passing", "HTTP 400"),
         (400, b"{}", "passing", "HTTP 400"),
         (429, b'{"error":"slow_down"}', "passing", "HTTP 429"),
         (503, b'{"error":"invalid_grant"}', "passing", "HTTP 503"),
-        (400, b'{"error":"<b>rt</b>"}', "refused", "ended the login"),
+        (400, b'{"error":"<b>rt</b>"}', "refused", "no more: it was revoked"),
     ],
 )
 def test_refused_for_good_or_for_now(status: int, body: bytes, kind: str, words: str) -> None:
@@ -94,3 +98,58 @@ def test_refused_for_good_or_for_now(status: int, body: bytes, kind: str, words:
     assert isinstance(found, NotRenewed)
     assert (found.kind, words in found.text) == (kind, True)
     assert "<" not in found.text
+
+
+def test_a_client_that_a_person_registered_can_be_mended() -> None:
+    """Its secret may have been changed at the provider: the login is kept until the new one is stored."""
+    preset = msgspec.structs.replace(GRANT, preset=True)
+    found = grants.renewed(preset, 401, b'{"error":"invalid_client"}', 0.0)
+    assert isinstance(found, NotRenewed)
+    assert (found.kind, "client id and secret" in found.text) == ("passing", True)
+
+
+def test_a_login_by_another_client_id_is_none() -> None:
+    """The secret is not stored a second time, and is always the one that is configured now."""
+    mine = OAuthClient(client_id="mine", client_secret="new")
+    preset = msgspec.structs.replace(GRANT, client_id="mine", client_secret="old", preset=True, issuer="https://as")
+    stored = grants.dump(preset)
+    assert "old" not in stored
+    found = grants.load(stored, URL, mine)
+    assert found is not None
+    assert found.client_secret == "new"
+    assert grants.load(stored, URL) is None
+    assert grants.load(stored, URL, OAuthClient(client_id="other")) is None
+    assert grants.load(stored, URL, OAuthClient(client_id="mine", issuer="https://as/")) is not None
+    assert grants.load(stored, URL, OAuthClient(client_id="mine", issuer="https://elsewhere")) is None
+    assert grants.load(grants.dump(GRANT), URL, mine) is None
+
+
+@pytest.mark.parametrize(
+    ("supported", "method"),
+    [
+        (None, "client_secret_basic"),
+        ([], "client_secret_basic"),
+        (["client_secret_post"], "client_secret_post"),
+        (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (["private_key_jwt"], "client_secret_basic"),
+    ],
+)
+def test_how_a_secret_is_shown(supported: list[str] | None, method: str) -> None:
+    assert grants.secret_method(supported) == method
+
+
+@pytest.mark.parametrize(
+    ("challenge", "more"),
+    [
+        ('Bearer error="insufficient_scope", scope="a b c"', True),
+        ("Bearer error=insufficient_scope, scope=c", True),
+        ('Bearer error="insufficient_scope", scope="b a"', False),
+        ('Bearer error="insufficient_scope"', True),
+        ('Bearer error="insufficient_scope", x-scope="c"', True),
+        ('Bearer error="invalid_token", scope="c"', False),
+        ("", False),
+    ],
+)
+def test_whether_another_login_brings_more(challenge: str, more: bool) -> None:
+    """A login that has what is asked for is not asked for again: that would go on for ever."""
+    assert grants.beyond(msgspec.structs.replace(GRANT, scope="a b"), challenge) is more
