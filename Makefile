@@ -34,7 +34,7 @@ run: setup ## start the daemon, register demo servers, call a tool, print what t
 
 # What measures, or drives a suite that measures, runs by itself afterwards.
 test: setup ## the whole test suite (JOBS=1: one test at a time)
-	@failed=0; $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone" || failed=$$?; \
+	@failed=0; $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not alone" || failed=$$?; \
 		$(PYTEST) -m alone || failed=$$?; exit $$failed
 
 e2e: setup ## only the end-to-end tests

@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -73,6 +73,10 @@ class Rest:
         return found
 
 
+def _steady(look: Rest) -> tuple[int, int, int]:
+    return look.processes, look.threads, look.sessions
+
+
 @dataclass
 class Soak:
     """One run. ``outcomes`` counts what calls came to; ``wrong`` is what must not have happened."""
@@ -117,13 +121,14 @@ class Soak:
         def settled() -> bool:
             seen.append(self._look())
             busy[:] = [row["name"] for row in self._rows() if row["connections"] or row["in_flight"]]
-            return not busy and len(seen) > REST_LOOKS and len(set(seen[-REST_LOOKS:])) == 1
+            return not busy and len(seen) > REST_LOOKS and len({_steady(look) for look in seen[-REST_LOOKS:]}) == 1
 
         try:
             await wait_for(settled, REST_SECONDS)
         except NotReached:
             print(f"not at rest: busy {busy}, {set(seen[-REST_LOOKS:])}", file=sys.stderr)  # the figures tell the rest
-        return seen[-1]
+        # The connection that was asked last may not be closed yet when the next look is taken.
+        return replace(seen[-1], descriptors=min(look.descriptors for look in seen[-REST_LOOKS:]))
 
     def _rows(self) -> list[dict[str, Any]]:
         return list(self.daemon.api("GET", "/ps")["workers"])

@@ -14,6 +14,7 @@ import pytest
 
 from coffer_cli.shim import parse
 from coffer_common.version import VERSION
+from tests.support import procs
 from tests.support.daemon import SHIM, Daemon
 from tests.support.lines import Lines, lines
 from tests.support.procs import alive
@@ -454,6 +455,7 @@ async def test_a_signal_ends_it_while_a_start_is_stuck(standin: StandIn) -> None
     standin.script(delay=1.0)
     async with standin.shim() as shim:
         await errors(shim, "starting coffer-daemon")
+        await wait_for(lambda: procs.titled(standin.home, "coffer-daemon"))
         shim.process.terminate()
         assert await shim.ended() == -signal.SIGTERM
     await wait_for((standin.home / "daemon.json").exists)

@@ -7,6 +7,7 @@ path because socket paths end at 107 bytes.
 from __future__ import annotations
 
 import asyncio
+import functools
 import http.client
 import json
 import os
@@ -57,9 +58,23 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+@functools.cache
+def migrated_store() -> bytes:
+    """A store as the migrations make it, made once a test process: a daemon takes longer for it than for its start."""
+    with tempfile.TemporaryDirectory(prefix="cf-", dir="/tmp") as folder:
+        path = Path(folder) / "coffer.db"
+        command = [sys.executable, "-m", "coffer_supervisor.store.migrate", "--database", str(path)]
+        subprocess.run(command, check=True, capture_output=True)
+        return path.read_bytes()
+
+
 def make_home() -> Path:
-    """A fresh, short, private COFFER_HOME."""
-    return Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
+    """A fresh, short, private COFFER_HOME with an empty store."""
+    home = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
+    store = home / "coffer.db"
+    store.touch(0o600)
+    store.write_bytes(migrated_store())
+    return home
 
 
 @dataclass

@@ -84,8 +84,8 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     homes.clear()
     yield
     found = check_processes(processes, homes)
-    # Garbage may hold the last reference to a socket or pipe whose owner is gone.
-    gc.collect()
+    if len(descriptors()) > len(before):
+        gc.collect()  # garbage may hold the last reference to a socket or pipe whose owner is gone
 
     def more() -> dict[int, str]:
         return {fd: what for fd, what in descriptors().items() if before.get(fd) != what}

@@ -1,7 +1,7 @@
 """Waiting for a condition with a bound, instead of sleeping and hoping.
 
 `wait_for` is for coroutines, `wait_until` for plain tests. Both take the condition (plain or async), try it at
-short intervals, and fail with what they were waiting for. The bound is generous: it is there to end a broken
+growing intervals, and fail with what they were waiting for. The bound is generous: it is there to end a broken
 test, never to measure.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 BOUND = 20.0
-STEP = 0.01
+STEPS = (0.005, 0.05)
+"""The first interval between two tries, and the longest."""
 
 
 class NotReached(AssertionError):
@@ -42,6 +43,7 @@ async def wait_for(
 async def wait_for(condition: Callable[[], Any], bound: float = BOUND, what: str | Callable[[], str] = "") -> Any:
     """The first true value of `condition`, tried until `bound` seconds are over."""
     end = time.monotonic() + bound
+    step, longest = STEPS
     while True:
         value = condition()
         if inspect.isawaitable(value):
@@ -50,16 +52,19 @@ async def wait_for(condition: Callable[[], Any], bound: float = BOUND, what: str
             return value
         if time.monotonic() > end:
             raise _failure(what, bound, value)
-        await asyncio.sleep(STEP)
+        await asyncio.sleep(step)
+        step = min(step * 1.3, longest)
 
 
 def wait_until(condition: Callable[[], T | None], bound: float = BOUND, what: str | Callable[[], str] = "") -> T:
     """As `wait_for`, for tests without a loop."""
     end = time.monotonic() + bound
+    step, longest = STEPS
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
             raise _failure(what, bound, value)
-        time.sleep(STEP)
+        time.sleep(step)
+        step = min(step * 1.3, longest)
