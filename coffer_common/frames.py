@@ -53,6 +53,7 @@ class Configure(_Frame, frozen=True, tag="configure"):
     """Once, after Hello: all a worker needs. ``config`` has its secrets resolved; it is kept in memory only.
 
     ``secrets``: those that were filled in, by themselves, so that no log or error of the worker's shows one.
+    ``seen``: the client seen last, for one like which the first connection is prepared.
     """
 
     config: McpServerConfig
@@ -62,6 +63,7 @@ class Configure(_Frame, frozen=True, tag="configure"):
     records_dir: str
     era_hint: Literal["", "legacy", "modern"] = ""
     secrets: tuple[str, ...] = ()
+    seen: Caller | None = None
 
 
 class Call(_Frame, frozen=True, tag="call"):

@@ -37,6 +37,16 @@ HOP_META: Final = frozenset(
     }
 )
 
+# Extensions that a gateway cannot carry: tasks bring methods of their own, which name no server and would have to be
+# routed and kept; the others say how a client authorizes itself, which is another matter on each hop.
+_BOUND_EXTENSIONS: Final = frozenset(
+    {
+        META_PREFIX + "tasks",
+        META_PREFIX + "oauth-client-credentials",
+        META_PREFIX + "enterprise-managed-authorization",
+    }
+)
+
 HEADER_VERSION: Final = "mcp-protocol-version"
 HEADER_SESSION: Final = "mcp-session-id"
 HEADER_METHOD: Final = "mcp-method"
@@ -82,6 +92,21 @@ def era_of(revision: str) -> Era:
 def negotiated_legacy(asked: object) -> str:
     """The revision that ``initialize`` answers: the client's if known, else the newest with a handshake."""
     return asked if isinstance(asked, str) and asked in LEGACY_REVISIONS else LATEST_LEGACY
+
+
+def carried_extensions(declared: object) -> dict[str, Any]:
+    """Of the ``extensions`` that a peer declared (decoded), those that may be declared on the other hop: all that can
+    work by members, types of result and content that pass anyway.
+
+    Source: MCP 2026-07-28, Extensions, negotiation.
+    """
+    if not isinstance(declared, Mapping):
+        return {}
+    return {
+        name: settings
+        for name, settings in declared.items()
+        if name not in _BOUND_EXTENSIONS and isinstance(settings, Mapping)
+    }
 
 
 def encode_header(value: str) -> str:

@@ -6,6 +6,8 @@ A test holds it equal to the project's metadata.
 from typing import Final
 
 VERSION: Final = "0.1.0"
+SERVER_INFO: Final = b'{"name":"coffer","title":"Coffer","version":"%b"}' % VERSION.encode()
+"""As whom Coffer presents itself to clients: raw JSON."""
 
 
 def newer(mine: str, theirs: str) -> bool:

@@ -55,10 +55,25 @@ class Asks:
         if call is None or call.peer is not peer:
             self._refuse(peer, frame, "the call has ended")
             return
+        known = self._numbers.get((peer.name, peer.incarnation, frame.ask))
+        if known is not None:
+            self._moved(known, call)
+            return
         number = self._keep(call, peer, frame)
         call.asks.append(number)
         self._rest(call)
         call.sink.ask(number, frame.method, payload)
+
+    def _moved(self, ask: int, call: Pending) -> None:
+        """The call that it was shown on is about to end, and it was another one's all along: nobody is asked twice."""
+        before, peer, number = self._open[ask]
+        if isinstance(before, Pending):
+            before.asks.remove(ask)
+            before.sink.release(ask)
+        self._open[ask] = (call, peer, number)
+        call.asks.append(ask)
+        call.sink.adopt(ask)
+        self._rest(call)
 
     def _session_asked(self, peer: Peer, frame: frames.Ask, payload: bytes) -> None:
         number = self._keep(frame.session, peer, frame)

@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 
 from coffer_common import errors, frames, protocol
-from coffer_common.version import VERSION
+from coffer_common.version import SERVER_INFO
 from coffer_supervisor.core.calls import CallError, Identity, Principal, Scope, failure
-from coffer_supervisor.core.catalogue import Catalogues, Query, Server, UnknownCursor
+from coffer_supervisor.core.catalogue import EVERYTHING, Catalogues, Query, Server, UnknownCursor
+from coffer_supervisor.core.identity import aggregate, presented
 from coffer_supervisor.core.instructions import instructions
 from coffer_supervisor.core.subscriptions import FIRST_SETTLE_SECONDS, SETTLE_SECONDS
 from coffer_supervisor.scoping import Scoping
@@ -24,11 +25,6 @@ from coffer_supervisor.upstream import Upstream
 DISCOVERY_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 60.0
 
-SERVER_INFO: Final = msgspec.json.encode({"name": "coffer", "title": "Coffer", "version": VERSION})
-CAPABILITIES: Final = (
-    b'{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},'
-    b'"prompts":{"listChanged":true},"completions":{}}'
-)
 _META_KEY: Final = msgspec.json.encode(protocol.META_SERVER_INFO)
 
 _log: Final = logging.getLogger(__name__)
@@ -78,17 +74,27 @@ class Lists:
             text = "this cursor was not given out by this list; begin again without one"
             raise CallError(failure(errors.UNKNOWN_CURSOR, text, era)) from None
 
-    async def identity(self, scope: Scope, era: protocol.Era = "legacy") -> Identity:
-        """What an endpoint says it is; a pass-through upstream is waited for within its start limit."""
+    async def identity(self, scope: Scope, era: protocol.Era = "legacy", who: Principal | None = None) -> Identity:
+        """What an endpoint says it is; a pass-through upstream is waited for within its start limit. ``who``: a
+        principal hears only of what it may see (None: of everything)."""
         if scope.server is None:
-            told = {name: up.known.instructions for name, up in self._supervision.upstreams.items() if up.known}
-            return Identity(SERVER_INFO, CAPABILITIES, instructions(told))
+            return self._aggregate(scope, who)
         self._admit(scope, lambda _: True, era)
         upstream = self._supervision.upstreams[scope.server]
         await self._known(scope.server, era, lambda: upstream.known is not None)
         assert upstream.known is not None
         facts = upstream.known
-        return Identity(facts.server_info, facts.capabilities, facts.instructions)
+        return Identity(presented(facts.server_info, scope.server), facts.capabilities, facts.instructions)
+
+    def _aggregate(self, scope: Scope, who: Principal | None) -> Identity:
+        narrowing = EVERYTHING if who is None else self._scoping.narrowing(who, scope)
+        known = {
+            name: upstream.known
+            for name, upstream in sorted(self._supervision.upstreams.items())
+            if upstream.known is not None and narrowing.server(name) and upstream.life.state != "disabled"
+        }
+        told = {name: facts.instructions for name, facts in known.items()}
+        return Identity(SERVER_INFO, aggregate(facts.capabilities for facts in known.values()), instructions(told))
 
     def _admit(self, scope: Scope, seen: Callable[[str], bool], era: protocol.Era) -> None:
         """Whether the endpoint exists for this principal."""
@@ -110,8 +116,10 @@ class Lists:
         return None if server is None else server.bases
 
     def _server_info(self, scope: Scope) -> bytes:
-        upstream = self._supervision.upstreams.get(scope.server or "")
-        return SERVER_INFO if upstream is None or upstream.known is None else upstream.known.server_info
+        name = scope.server or ""
+        upstream = self._supervision.upstreams.get(name)
+        known = None if upstream is None else upstream.known
+        return SERVER_INFO if known is None else presented(known.server_info, name)
 
     async def _wait_for(self, servers: list[Server]) -> None:
         """Wait for first catalogues; an upstream that is too slow is not waited for a second time."""

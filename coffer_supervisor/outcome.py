@@ -56,6 +56,12 @@ class Outcome:
     def withdraw(self, ask: int, reason: str) -> None:
         """See ``ask``."""
 
+    def release(self, ask: int) -> None:
+        """See ``ask``."""
+
+    def adopt(self, ask: int) -> None:
+        """See ``ask``."""
+
     def reply(self, result: bytes) -> None:
         """It ended well."""
         if not self.future.done():

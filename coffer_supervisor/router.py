@@ -69,6 +69,7 @@ class Router:
         ):
             channel.on(frame_type, handler)
         supervision.attach(self)
+        self.met = supervision.met
 
     # ---- calls in
 
@@ -158,9 +159,9 @@ class Router:
         """One page of a list as a result in the client's era. Raises CallError."""
         return await self.lists.page(caller, principal, scope, kind, cursor)
 
-    async def identity(self, scope: Scope, era: protocol.Era = "legacy") -> Identity:
-        """What an endpoint says it is. Raises CallError, with a failure for a wire of ``era``."""
-        return await self.lists.identity(scope, era)
+    async def identity(self, scope: Scope, era: protocol.Era = "legacy", who: Principal | None = None) -> Identity:
+        """What an endpoint says it is, to ``who``. Raises CallError, with a failure for a wire of ``era``."""
+        return await self.lists.identity(scope, era, who)
 
     async def subscribe(
         self, caller: frames.Caller, principal: Principal, scope: Scope, subscriber: str, exposed_uri: str

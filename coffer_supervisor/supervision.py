@@ -68,6 +68,13 @@ class Supervision:
         """Who is told what callers must know."""
         self._workers.dispatcher = dispatcher
 
+    def met(self, caller: frames.Caller) -> None:
+        """A client said who it is: workers that start from now on prepare for one like it."""
+        seen = self._workers.seen
+        if seen is None or (seen.capabilities, seen.revision) != (caller.capabilities, caller.revision):
+            alike = frames.Caller("", "", "", caller.naming, caller.revision, caller.wire, caller.capabilities)
+            self._workers.seen = alike
+
     async def start(self) -> None:
         """Start the fork server and every enabled upstream. Raises ForkError or StoreError."""
         await asyncio.gather(self._workers.start(), self._load())

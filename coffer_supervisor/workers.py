@@ -70,6 +70,8 @@ class Workers:
         self.upstreams: dict[str, Upstream] = {}
         self.pulse = Pulse()
         self.stopping = False
+        self.seen: frames.Caller | None = None
+        """The client seen last: its revision and capabilities."""
         self.liveness: Liveness[tuple[str, int]] = Liveness()
         self._incarnations: dict[str, int] = {}
         self._queue: deque[str] = deque()
@@ -253,6 +255,7 @@ class Workers:
             records_dir=str(self._home.upstream_pids),
             era_hint=upstream.known.era if upstream.known is not None else "",
             secrets=filled.secrets,
+            seen=self.seen,
         )
         upstream.resolved = None
         self._channel.send(upstream.peer, frame)

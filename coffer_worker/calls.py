@@ -14,13 +14,15 @@ from coffer_common import errors, frames, protocol
 from coffer_common.errors import Reason
 from coffer_common.jsonrpc import Envelope
 from coffer_common.resources import McpServerConfig
+from coffer_common.version import SERVER_INFO
 from coffer_worker.asking import Asking
 from coffer_worker.connections import Connections
-from coffer_worker.core import asks, bridge, headers, splice, translate
+from coffer_worker.core import asks, bridge, headers, translate
 from coffer_worker.core.pool import SHARED, Member
 from coffer_worker.core.relay import Flight, Refusal, Relay
 from coffer_worker.core.translate import View
 from coffer_worker.log import UpstreamLog
+from coffer_worker.messages import Messages
 from coffer_worker.parking import Ways
 from coffer_worker.upstream.connection import Connection, Problem
 from coffer_worker.waiting import Waiter
@@ -33,7 +35,6 @@ class _ProgressView(msgspec.Struct):
     progress: float | None = None
 
 
-_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _progress: Final = msgspec.json.Decoder(_ProgressView).decode
 
 
@@ -53,6 +54,7 @@ class Calls:
         config: McpServerConfig,
         relay: Relay,
         connections: Connections,
+        messages: Messages,
         *,
         outlet: Outlet,
         answered: Callable[[Member], None],
@@ -63,6 +65,7 @@ class Calls:
         self._forward_progress = config.forward_progress
         self._relay = relay
         self._connections = connections
+        self._messages = messages
         self._outlet = outlet
         self._answered = answered
         self._loop = asyncio.get_running_loop()
@@ -72,7 +75,6 @@ class Calls:
         """Reads an upstream's lists again; set by who does."""
         self.closed_for = ""
         """Why no new call is taken; empty while they are."""
-        self._levels: dict[str, str] = {}
         self._waiting: dict[int, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -138,8 +140,8 @@ class Calls:
     def _go(self, flight: Flight, connection: Connection, member: Member) -> None:
         self._waiting.pop(flight.corr, None)
         id = self._relay.number()
-        level = flight.log_level or self._levels.get(flight.caller.session, "")
         caller = flight.caller
+        level = self._messages.level(flight)
         flight.keep = caller.era != connection.hop.era and bridge.may_be_asked(caller)
         try:
             if caller.era == "modern" and connection.hop.era == "legacy" and asks.is_retry(flight.params):
@@ -158,34 +160,13 @@ class Calls:
             self._fail(flight, errors.INVALID_PARAMS, f"Invalid params for {flight.method}: {error}")
             return
         if level and connection.hop.era == "legacy":
-            self._have_level(connection, level, shared=member.key.session == SHARED)
+            self._messages.have_level(connection, level, shared=member.key.session == SHARED or caller.era == "modern")
         member.calls += 1
         forgets = connection.pipe is not None and connection.pipe.forgets
         self._relay.sent(flight, connection.number, id, self._loop.time(), keep=forgets)
         self._arm_idle_limit(flight)
         self.asking.sent(flight)
         connection.request(id, flight.method, params, self._reply, (flight, connection, member))
-
-    # ---- log levels
-
-    def set_level(self, session: str, level: str) -> None:
-        """What a session wants to hear from now on; its connection is told now, or with its first call."""
-        self._levels[session] = level
-        for member in self._connections.pool.of_session(session):
-            connection = self._connections.open.get(member.number)
-            if connection is not None and connection.hop.era == "legacy":
-                self._have_level(connection, level, shared=False)
-
-    def _have_level(self, connection: Connection, level: str, *, shared: bool) -> None:
-        """Have a legacy upstream log at ``level``; on a shared connection the most verbose wish counts."""
-        now = connection.log_level
-        if level not in _LEVELS or level == now or not splice.is_object(_logging(connection)):
-            return
-        if shared and now in _LEVELS and _LEVELS.index(now) <= _LEVELS.index(level):
-            return
-        connection.log_level = level
-        params = connection.hop.params(level=msgspec.json.encode(level))
-        connection.request(self._relay.number(), "logging/setLevel", params, _ignored, None)
 
     # ---- out
 
@@ -207,14 +188,16 @@ class Calls:
             return
         member.answered += 1
         self._answered(member)
-        view = View(flight.caller.era, flight.caller.naming, self._server)
+        caller = flight.caller
+        info = connection.server_info if caller.naming == "raw" else SERVER_INFO
+        view = View(caller.era, caller.naming, self._server, info, bridge.extended(caller))
         if answer.error:
             failure = translate.error(flight.method, bytes(answer.error), connection.hop.era, view, flight.key)
             frame = frames.Fail(flight.corr, failure.code, failure.message, "", failure.status)
             self._end(flight, frame, failure.error)
             return
         if connection.hop.era == "modern" and asks.asks_for_input(bytes(answer.result)):
-            self.asking.required(flight, bytes(answer.result))
+            self.asking.rounds.required(flight, bytes(answer.result))
             return
         try:
             result = translate.result(flight.method, bytes(answer.result), connection.hop.era, view)
@@ -333,7 +316,6 @@ class Calls:
 
     def close_session(self, session: str, reason: str) -> None:
         """The end of a session cancels its calls."""
-        self._levels.pop(session, None)
         for flight in self._relay.of_session(session):
             self._give_up(flight, reason or "the session ended")
             self._finish(flight)
@@ -383,11 +365,3 @@ class Calls:
 
 async def _nothing_to_list(connection: Connection) -> None:
     """Until somebody reads lists."""
-
-
-def _ignored(context: None, answer: Envelope | Problem) -> None:
-    """A level that the upstream does not take is no error of anybody's call."""
-
-
-def _logging(connection: Connection) -> splice.Slice | None:
-    return splice.members(connection.capabilities).get("logging")

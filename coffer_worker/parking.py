@@ -201,7 +201,8 @@ class Parking:
     def _resumed(self, call: _Call, found: Resumed[_Ask], params: bytes) -> None:
         flight, parked = call.flight, call.parked
         self._relay.answered(flight, self._loop.time())
-        if not all(self._give(ask, answer) for ask, answer in found.given):
+        agreed = all([self._give(ask, answer) for ask, answer in found.given])
+        if not (self._still_lawful(call) and agreed):
             what = f"Upstream {self._server!r} needs a URL to be opened before {flight.method} {flight.key!r}"
             self._ways.fail(flight, errors.CANCELLED, f"{what}, and the person did not agree")
         elif parked.outcome is not None:
@@ -216,6 +217,19 @@ class Parking:
         else:
             self._report(flight)
             self._ways.arm(self._relay.next_deadline())
+
+    @staticmethod
+    def _still_lawful(call: _Call) -> bool:
+        """A retry may declare less: what may not be asked any more is refused. False where nothing works without it."""
+        declared = bridge.declared(call.flight.caller)
+        for key, ask in (*call.parked.shown.items(), *call.parked.fresh.items()):
+            refused = bridge.unlawful(ask.wish.method, ask.wish.view(), declared)
+            if refused is not None:
+                call.parked.withdrawn(key)
+                if ask.connection is None:
+                    return False
+                refuse_ask(ask.connection, ask.raw_id, refused)
+        return True
 
     @staticmethod
     def _give(ask: _Ask, answer: bytes) -> bool:

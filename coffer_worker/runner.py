@@ -20,7 +20,7 @@ from coffer_worker import caps, discretion, dump, figures, transports
 from coffer_worker.calls import Calls, Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.control import Figures
-from coffer_worker.core import catalogue
+from coffer_worker.core import bridge, catalogue
 from coffer_worker.core.pool import SHARED, SPARE, Member
 from coffer_worker.core.relay import Relay
 from coffer_worker.keeping import Keeping
@@ -72,6 +72,7 @@ class Runner:
         self._connections = Connections(
             self._name, config, frame.era_hint, opener=self._open, owner=self, log=self._log
         )
+        self._connections.pool.seen = bridge.capability_set(frame.seen)
         self._messages = Messages(self._relay, self._connections, self._outlet)
         self._lists = Lists(
             self._name,
@@ -115,6 +116,7 @@ class Runner:
             config,
             self._relay,
             self._connections,
+            self._messages,
             outlet=self._outlet,
             answered=self._connections.session_up,
             log=self._log,
@@ -160,15 +162,15 @@ class Runner:
         match frame:
             case frames.Call():
                 if frame.caller.naming == "raw":
-                    self._messages.welcome(frame.caller.session)
+                    self._messages.welcome(frame.caller)
                 self._calls.call(frame, payload)
             case frames.Subscribe():
                 self._subscribing.subscribe(frame)
             case frames.Unsubscribe():
                 self._subscribing.unsubscribe(frame)
             case frames.SetLevel():
-                self._messages.welcome(frame.caller.session)
-                self._calls.set_level(frame.caller.session, frame.level)
+                self._messages.welcome(frame.caller)
+                self._messages.set_level(frame.caller.session, frame.level)
             case frames.Answer():
                 self._calls.asking.answer(frame, payload)
             case frames.RootsChanged():
@@ -315,6 +317,7 @@ class Runner:
             self._subscribing.acknowledged(connection, params)
         elif method == "notifications/cancelled":
             self._calls.asking.upstream_cancelled(connection, params)
+            self._subscribing.upstream_cancelled(connection, params)
         elif method == "notifications/elicitation/complete":
             self._calls.asking.completed(connection, params)
 

@@ -15,12 +15,12 @@ from coffer_common import errors, frames, protocol
 from coffer_common.jsonrpc import Envelope
 from coffer_worker.calls import Outlet
 from coffer_worker.connections import Connections
-from coffer_worker.core import splice
+from coffer_worker.core import asks, splice
 from coffer_worker.core.pool import Member
 from coffer_worker.core.relay import Refusal
 from coffer_worker.core.subscriptions import Subscriptions
 from coffer_worker.log import UpstreamLog
-from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError
+from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError, number_of
 from coffer_worker.waiting import Waiter
 
 _ANSWER_SECONDS: Final = 30.0
@@ -45,7 +45,6 @@ class _Streams:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     current: _Listen | None = None
     coming: _Listen | None = None
-    supported: bool = True
 
 
 class Subscribing:
@@ -295,6 +294,17 @@ class Subscribing:
         except ValueError:
             uris = []
         listen.acked.set_result(tuple(text for text in map(splice.text, uris) if text is not None))
+
+    def upstream_cancelled(self, connection: Connection, params: bytes) -> None:
+        """``notifications/cancelled`` of a modern upstream names a stream that it ends, with or without the result that
+        the protocol also has for that. Source: MCP 2026-07-28, Subscriptions; Cancellation."""
+        streams = self._streams.get(connection.number)
+        id = number_of(asks.cancelled_request(params)) if streams is not None else None
+        for listen in (streams.current, streams.coming) if streams is not None else ():
+            if listen is not None and listen.id == id:
+                connection.forget(listen.id)
+                ended = Problem(errors.BAD_ANSWER, f"Upstream {self._server!r} ended the stream")
+                self._listen_ended((connection, listen), ended)
 
     def heard(self, connection: Connection, params: bytes) -> bool:
         """Whether a notification counts: of two overlapping streams only one is heard."""

@@ -108,6 +108,12 @@ class CallSink(Protocol):
     def withdraw(self, ask: int, reason: str) -> None:
         """The upstream cancelled that ask."""
 
+    def release(self, ask: int) -> None:
+        """That ask is another call's of the same session now: it outlives this call."""
+
+    def adopt(self, ask: int) -> None:
+        """An ask that the client was shown on another call of the session is this one's now."""
+
     def reply(self, result: bytes) -> None:
         """The result."""
 

@@ -54,6 +54,14 @@ class OpenCall(HttpSink):
         if self._session.asks.pop(raw_id, None) is not None:
             self.outbox.append(withdrawal(raw_id))
 
+    def release(self, ask: int) -> None:
+        """It was another call's."""
+        self._asks.remove(ask_id(ask))
+
+    def adopt(self, ask: int) -> None:
+        """It was shown on another call's stream; its answer comes in a message of its own in any case."""
+        self._asks.append(ask_id(ask))
+
     def withdraw_all(self) -> None:
         """What the client is still asked on this call's behalf is taken back."""
         for raw_id in self._asks:

@@ -109,7 +109,9 @@ class Methods:
 
         Raises CallError where the endpoint's upstream cannot be started.
         """
-        identity = await self.router.identity(session.scope)
+        if session.caller is not None:
+            self.router.met(session.caller)
+        identity = await self.router.identity(session.scope, "legacy", session.principal)
         result: dict[str, Any] = {
             "protocolVersion": session.revision,
             "capabilities": shown_capabilities(identity, session.scope),
@@ -119,9 +121,11 @@ class Methods:
             result["instructions"] = identity.instructions
         return msgspec.json.encode(result)
 
-    async def discover(self, scope: Scope) -> bytes:
+    async def discover(self, client: Client) -> bytes:
         """The ``server/discover`` result. Raises CallError as ``initialize`` does."""
-        identity = await self.router.identity(scope, "modern")
+        scope = client.scope
+        self.router.met(client.caller)
+        identity = await self.router.identity(scope, "modern", client.principal)
         result: dict[str, Any] = {
             "resultType": "complete",
             "supportedVersions": list(protocol.MODERN_REVISIONS),
@@ -164,7 +168,7 @@ class Methods:
     async def modern(self, client: Client, method: str, params: bytes) -> bytes:
         """The result of a modern request other than a call or a listen. Raises CallError."""
         if method == "server/discover":
-            return await self.discover(client.scope)
+            return await self.discover(client)
         if method in LISTS:
             return await self._list(client, method, params)
         raise refused(errors.METHOD_NOT_FOUND, f"Method not found: {method[:128]}", "modern")
@@ -220,6 +224,7 @@ class Methods:
         traceparent: str = "",
     ) -> CallRequest:
         """A call of a modern client; ``headers`` are its ``mcp-param-*``, ``traceparent`` that one of its headers."""
+        self.router.met(client.caller)
         params, trace = tracing.traced(params, traceparent)
         return CallRequest(
             client.caller,
@@ -276,6 +281,8 @@ def shown_capabilities(identity: Identity, scope: Scope) -> dict[str, Any]:
             shown[name] = {**shown[name], "listChanged": True}
     return shown
 
+    if extensions := protocol.carried_extensions(shown.pop("extensions", None)):
+        shown["extensions"] = extensions
 
 def _object(raw: msgspec.Raw) -> bytes:
     data = bytes(raw)

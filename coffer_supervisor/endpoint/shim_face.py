@@ -75,6 +75,12 @@ class ShimCall:
             self._face.connection.send(withdrawal(raw_id))
 
     def withdraw_all(self) -> None:
+    def release(self, ask: int) -> None:
+        self._asks.remove(ask_id(ask))
+
+    def adopt(self, ask: int) -> None:
+        self._asks.append(ask_id(ask))
+
         """What the client is still asked on this call's behalf is taken back."""
         for raw_id in self._asks:
             if self._face.session.asks.pop(raw_id, None) is not None:

@@ -131,6 +131,12 @@ class HttpSink:
         if self.on_withdraw is not None:
             self.on_withdraw(ask, reason)
 
+    def release(self, ask: int) -> None:
+        """Only a legacy session's asks move."""
+
+    def adopt(self, ask: int) -> None:
+        """(likewise)"""
+
     def reply(self, result: bytes) -> None:
         self._finish(jsonrpc.response(self._id, result), 200)
 

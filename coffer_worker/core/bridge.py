@@ -23,9 +23,7 @@ ELICITATION: Final = "elicitation/create"
 ASKS: Final = frozenset({ROOTS, SAMPLING, ELICITATION})
 MAY_ASK: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests of a modern client that may be answered with ``input_required``."""
-CARRIED_EXTENSIONS: Final = frozenset({"io.modelcontextprotocol/ui"})
-"""Extensions that only add members to what passes anyway."""
-
+_WITHOUT_RESULT_TYPES: Final = frozenset({protocol.META_PREFIX + "ui"})
 _NO_ELICITATION: Final = frozenset({"2024-11-05", "2025-03-26"})
 _NO_URL_MODE: Final = _NO_ELICITATION | {"2025-06-18"}
 _NOBODY: Final = '{"experimental":{}}'
@@ -56,10 +54,8 @@ def _declared(capabilities: bytes, revision: str, era: Era, upstream: Era) -> Ma
     if isinstance(roots := theirs.get("roots"), dict):
         changes = era == "legacy" and upstream == "legacy" and roots.get("listChanged") is True
         found["roots"] = {"listChanged": True} if changes else {}
-    if isinstance(extensions := theirs.get("extensions"), dict):
-        carried = {name: value for name, value in extensions.items() if name in CARRIED_EXTENSIONS}
-        if carried:
-            found["extensions"] = carried
+    if carried := protocol.carried_extensions(theirs.get("extensions")):
+        found["extensions"] = carried
     return found
 
 
@@ -100,10 +96,26 @@ def _encoded_for_modern(capabilities: bytes, revision: str, era: Era) -> bytes:
     return encoded(_declared(capabilities, revision, era, "modern"))
 
 
+@lru_cache(maxsize=256)
+def _extended(capabilities: bytes, revision: str, era: Era) -> bool:
+    return bool(_declared(capabilities, revision, era, "modern").get("extensions", {}).keys() - _WITHOUT_RESULT_TYPES)
+
+
+def extended(caller: Caller) -> bool:
+    """Whether a modern client declared an extension that may bring types of result which Coffer does not know."""
+    return caller.era == "modern" and _extended(caller.capabilities, caller.revision, caller.era)
+
+
 def may_be_asked(caller: Caller) -> bool:
     """Whether any ask of an upstream could be lawful for this caller."""
     found = _declared(caller.capabilities, caller.revision, caller.era, "legacy")
     return "sampling" in found or "elicitation" in found or "roots" in found
+
+
+def tells_roots(caller: Caller) -> bool:
+    """Whether a legacy client says when its roots change, so that what it told of them holds until then."""
+    roots = _declared(caller.capabilities, caller.revision, caller.era, "legacy").get("roots", {})
+    return bool(roots.get("listChanged"))
 
 
 def legacy_revision(caller: Caller | None) -> str:

@@ -23,6 +23,8 @@ _encode: Final = msgspec.json.encode
 _IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
 _RESULT_TYPE: Final = re.compile(rb'"resultType"\s*:\s*("[^"]*"|[^"])')
 _CACHE: Final = b'"ttlMs":0,"cacheScope":"private"'
+_SERVER_INFO: Final = _encode(protocol.META_SERVER_INFO)
+_TASK: Final = b'"task"'
 _SHAPE_OF_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 URL_ELICITATION_REQUIRED: Final = -32042
 _NOTHING: Final[dict[str, Slice]] = {}
@@ -59,11 +61,15 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """For whom a result is meant: the era of the client, the naming, and the server whose names are in it."""
+    """For whom a result is meant: the era of the client, the naming, and the server whose names are in it.
+    ``server_info``: as whom the answerer presents itself, raw JSON (empty: it does not); ``extended``: the client
+    declared an extension that may bring other types of result."""
 
     era: Era
     naming: Naming
     server: str
+    server_info: bytes = b""
+    extended: bool = False
 
 
 def request_params(
@@ -142,11 +148,11 @@ def result(method: str, raw: bytes, upstream: Era, view: View) -> bytes:
         raise BadResult("its result is not an object")
     try:
         if upstream == "modern":
-            _check_result_type(raw)
+            _check_result_type(raw, extended=view.extended)
             if view.era == "legacy":
                 raw = _to_legacy(raw)
         elif view.era == "modern":
-            raw = _to_modern(method, raw)
+            raw = _to_modern(method, raw, view.server_info)
         if view.naming == "prefixed" and names_something(raw):
             raw = _renamed(method, raw, view.server)
     except ValueError as error:
@@ -166,7 +172,7 @@ def names_something(raw: bytes) -> bool:
     return b'"uri"' in raw or b"esourceUri" in raw or b"\\u" in raw or b"\\/" in raw
 
 
-def _check_result_type(raw: bytes) -> None:
+def _check_result_type(raw: bytes, *, extended: bool) -> None:
     if all(found == b'"complete"' for found in _RESULT_TYPE.findall(raw)):
         return
     kind = splice.members(raw).get("resultType")
@@ -174,17 +180,23 @@ def _check_result_type(raw: bytes) -> None:
         return
     if bytes(kind) == b'"input_required"':
         raise BadResult("it asks for input, though the client declared no capability to give any")
-    raise BadResult(f"its resultType {bytes(kind)[:40].decode(errors='replace')} is not known")
+    if not extended or bytes(kind) == _TASK:
+        raise BadResult(f"its resultType {bytes(kind)[:40].decode(errors='replace')} is not known")
 
 
-def _to_modern(method: str, raw: bytes) -> bytes:
+def _to_modern(method: str, raw: bytes, server_info: bytes) -> bytes:
     added = b'"resultType":"complete"' + (b"," + _CACHE if method == "resources/read" else b"")
-    if b'"resultType"' in raw or b'"ttlMs"' in raw or b'"cacheScope"' in raw:
+    if server_info:
+        added += b',"_meta":{%b:%b}' % (_SERVER_INFO, server_info)
+    if any(name in raw for name in (b'"resultType"', b'"ttlMs"', b'"cacheScope"', b'"_meta"')):
         found = splice.members(raw)
         found.setdefault("resultType", b'"complete"')
         if method == "resources/read":
             found.setdefault("ttlMs", b"0")
             found.setdefault("cacheScope", b'"private"')
+        meta = found.get("_meta", b"{}")
+        if server_info and splice.is_object(meta):
+            found["_meta"] = splice.join({protocol.META_SERVER_INFO: server_info, **splice.members(meta)})
         return splice.join(found)
     rest = raw[1:]
     return b"{" + added + (b"" if rest.lstrip()[:1] == b"}" else b",") + rest

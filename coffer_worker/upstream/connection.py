@@ -18,7 +18,7 @@ from coffer_worker.core.framing import TooLong
 from coffer_worker.core.translate import Hop
 from coffer_worker.upstream.pipe import Gone, Pipe, Problem
 
-__all__ = ["Connection", "Events", "Problem", "Unanswered", "UpstreamError", "number_of", "resolve"]
+__all__ = ["Connection", "Events", "Problem", "Unanswered", "UpstreamError", "ignored", "number_of", "resolve"]
 
 
 _ANSWER: Final = re.compile(rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"')
@@ -287,3 +287,7 @@ def resolve(future: "asyncio.Future[bytes]", answer: Envelope | Problem) -> None
         future.set_exception(UpstreamError(bytes(answer.error)))
     else:
         future.set_result(bytes(answer.result))
+
+
+def ignored(context: None, answer: Envelope | Problem) -> None:
+    """A handler for requests of Coffer's own whose refusal is no error of anybody's call."""

@@ -129,3 +129,35 @@ async def test_a_call_that_is_given_up_takes_its_question_along(
         await wait_for(lambda: upstream.messages("notifications/cancelled"), what="the upstream to hear of it")
         assert (await client.call_tool("up__echo", {"a": 1})).content
     assert len(upstream.messages("notifications/cancelled")) == 1
+
+
+async def test_a_question_is_shown_once_though_its_call_was_mistaken(
+    daemon: Daemon, upstream: Upstream, connect: Connect
+) -> None:
+    """I07: two calls of one session overlap, one of which asks over a pipe, where nothing says which. The other one
+    ends first: the person goes on with the same question, and the answer reaches the call that asked."""
+    shown: list[str] = []
+    other_done = anyio.Event()
+
+    async def person(context: Any, params: Any) -> types.ElicitResult:
+        shown.append(params.message)
+        with anyio.fail_after(20):
+            await other_done.wait()
+        return types.ElicitResult(action="accept", content={})
+
+    ask = {"do": "ask", "after": 0.3, "asks": [{"method": "elicitation/create", "params": FORM}]}
+    async with connect(daemon, LEGACY, elicitation_callback=person) as client:
+        await client.call_tool("up__echo", {})
+        results: list[Any] = []
+
+        async def asking() -> None:
+            results.append(json_of(await client.call_tool("up__echo", ask)))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(asking)
+            await wait_for(lambda: len(upstream.messages("tools/call")) == 2, what="the call that asks")
+            await client.call_tool("up__echo", {"delay": 1})
+            other_done.set()
+    assert results == [[{"result": {"action": "accept", "content": {}}}]]
+    assert shown == ["[up] Which?"]
+    assert len(answers(upstream)) == 1

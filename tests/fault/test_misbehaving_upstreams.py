@@ -90,6 +90,10 @@ async def test_what_is_only_odd_is_tolerated(daemon: Daemon, http: RawHttp, tmp_
         except AssertionError as error:
             wrong[name] = str(error)[:400]
     assert not wrong, json.dumps(wrong, indent=1)
+    log = [json.loads(line) for line in logs["v02-unknown-request"].read_text(encoding="utf-8").splitlines()]
+    answers = [entry["message"] for entry in log if entry["event"] == "received" and "method" not in entry["message"]]
+    assert answers
+    assert {answer["error"]["code"] for answer in answers} == {-32601}
 
 
 async def test_what_is_wrongly_printed_is_in_the_upstreams_log(daemon: Daemon, http: RawHttp) -> None:

@@ -206,6 +206,31 @@ async def test_cancellation_by_message_in_both_eras(daemon: Daemon, upstream: Up
         assert (await line.message())["id"] == "old"
 
 
+async def test_five_hundred_cancels_race_with_their_answers(daemon: Daemon, upstream: Upstream) -> None:
+    """L06: at most one answer each, none after a cancel that won, and the connection lives; in both eras."""
+    async with welcomed(daemon) as line:
+        await line.initialize()
+        answered: list[Any] = []
+
+        async def ping(mid: str) -> None:
+            line.send({"jsonrpc": "2.0", "id": mid, "method": "ping"})
+            while (seen := await line.message())["id"] != mid:
+                answered.append(seen)
+
+        for n in range(500):
+            message = call(n, "s__echo", {"n": n})
+            line.send(message if n % 2 else modern_message(n, "tools/call", message["params"])[0])
+            for k in range(n % 4):  # longer each time: none, one, two or three round trips
+                await ping(f"{n}-{k}")
+            line.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": n}})
+            await ping(f"{n}-cancelled")
+            assert [seen["id"] for seen in answered] in ([], [n]), "an answer came twice, or after its cancel"
+            assert all(json.loads(seen["result"]["content"][0]["text"]) == {"n": n} for seen in answered)
+            answered.clear()
+        line.call("after", "s__echo", {"n": "after"})
+        assert (await line.message())["id"] == "after"
+
+
 async def test_a_shim_that_goes_ends_its_calls(daemon: Daemon, upstream: Upstream) -> None:
     """L07: the end of the connection is the end of the session: what was open is cancelled upstream."""
     async with welcomed(daemon) as line:

@@ -221,6 +221,30 @@ async def test_the_aggregate_introduces_itself_and_its_upstreams(heart: Beating)
     assert "## one\nAsk me anything." in found.instructions
 
 
+async def test_the_aggregate_speaks_of_what_a_client_may_see_alone(heart: Beating, tmp_path: Path) -> None:
+    """Instructions and extensions are those of the servers within its scope, or the group's, that are switched on."""
+    ui: dict[str, Any] = {"io.modelcontextprotocol/ui": {}, "io.modelcontextprotocol/tasks": {}}
+    for name, extensions in (("one", ui), ("two", {"example/x": {"v": 1}})):
+        script = {"capabilities": {"tools": {}, "extensions": extensions}, "instructions": f"I am {name}."}
+        (tmp_path / name).mkdir()
+        await heart.add(name, raw(script=script, at=tmp_path / name))
+
+    async def seen(scope: Scope = AGGREGATE, who: Principal = LOCAL) -> tuple[set[str], list[str]]:
+        found = await heart.router.identity(scope, "legacy", who)
+        told = [name for name in ("one", "two") if f"I am {name}." in found.instructions]
+        return set(json.loads(found.capabilities).get("extensions", {})), told
+
+    assert await seen() == ({"io.modelcontextprotocol/ui", "example/x"}, ["one", "two"])
+    assert await seen(who=Principal("client:x", "x", frozenset({"two"}))) == ({"example/x"}, ["two"])
+    await heart.store.resources.create("group", "small", {"servers": ["one"]}, actor="cli")
+    await heart.heart.changed("group", "small")
+    assert await seen(Scope("/groups/small/mcp", group="small")) == ({"io.modelcontextprotocol/ui"}, ["one"])
+    await heart.store.resources.disable("mcp_server", "two", actor="cli")
+    await heart.supervision.apply("two")
+    await heart.reach("two", "disabled")
+    assert await seen() == ({"io.modelcontextprotocol/ui"}, ["one"])
+
+
 async def test_the_pass_through_endpoint_shows_the_upstream_itself_which_is_awaited(heart: Beating) -> None:
     await heart.add("one", fake("--init-delay-ms", "500", "--name", "shown", "--instructions", "Mine."), wait=False)
     found = await heart.router.identity(ONE)

@@ -1,74 +1,34 @@
 """Upstreams that ask in mid-call (sampling, elicitation, roots), and clients of both eras that answer, by a worker.
 
-The other end of each is looked at: what the upstream got, and how often.
+The other end of each is looked at: what the upstream got, and how often. Modern upstreams: `test_worker_rounds`.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coffer_common import frames
 from coffer_worker.asking import MAX_ASKS
-from tests.support.upstreams import Upstream, raw
+from tests.support.asks import (
+    FORM,
+    LINK,
+    MODERN,
+    ROOTS,
+    SAMPLE,
+    arguments,
+    asked,
+    begin,
+    client,
+    modern,
+    retry,
+    sent_to,
+)
+from tests.support.upstreams import raw
 from tests.support.wait import wait_for
-from tests.support.worker import Answer, Worker, server_config
-
-MODERN = "2026-07-28"
-ALL = {"sampling": {}, "elicitation": {"form": {}, "url": {}}, "roots": {"listChanged": True}}
-FORM = {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": {"type": "object"}}}
-SAMPLE = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 3, "_meta": {"x/y": 1}}}
-ROOTS = {"method": "roots/list"}
-LINK = {
-    "method": "elicitation/create",
-    "params": {"mode": "url", "message": "Go", "url": "https://up.invalid/1", "elicitationId": "e-7"},
-}
-
-
-def client(
-    revision: str = "2025-11-25", session: str = "s1", capabilities: Any = None, principal: str = "local"
-) -> frames.Caller:
-    """A client that declared ``capabilities`` (all, where nothing is said)."""
-    declared = json.dumps(ALL if capabilities is None else capabilities).encode()
-    return frames.Caller(session, principal, "/mcp", "prefixed", revision, "http", declared)
-
-
-async def asked(worker: Worker, count: int = 1) -> list[tuple[frames.Ask, dict[str, Any]]]:
-    """The asks so far, once there are ``count``."""
-
-    def found() -> list[tuple[frames.Ask, dict[str, Any]]] | None:
-        asks = [(frame, json.loads(payload)) for frame, payload in worker.seen if isinstance(frame, frames.Ask)]
-        return asks if len(asks) >= count else None
-
-    return await wait_for(found, what=f"{count} asks")
-
-
-def arguments(*asks: Any, **more: Any) -> dict[str, Any]:
-    return {"do": "ask", "asks": list(asks), **more}
-
-
-def retry(first: Answer, params: dict[str, Any], **responses: Any) -> dict[str, Any]:
-    """The params of a retry, with an answer for each key of the first round."""
-    return {**params, "inputResponses": responses, "requestState": first.value["requestState"]}
-
-
-async def begin(worker: Worker, by: frames.Caller, args: dict[str, Any], **more: Any) -> int:
-    return await worker.begin("tools/call", "echo", {"name": "up__echo", "arguments": args, **more}, by)
-
-
-async def modern(worker: Worker, args: dict[str, Any], by: frames.Caller | None = None, **more: Any) -> Answer:
-    """A call of a modern client, or its retry, to its answer."""
-    return await worker.answer(await begin(worker, by or client(MODERN), args, **more))
-
-
-def sent_to(upstream: Upstream) -> list[dict[str, Any]]:
-    """The answers that the upstream got to requests of its own."""
-    received = [entry["message"] for entry in upstream.log() if entry["event"] == "received"]
-    return [message for message in received if "method" not in message]
-
+from tests.support.worker import Worker, server_config
 
 # ------------------------------------------------------------------ legacy client, legacy upstream
 
@@ -308,124 +268,6 @@ async def test_a_url_that_nobody_opens(tmp_path: Path) -> None:
         assert other.value["data"]["requiredCapabilities"] == {"elicitation": {"url": {}}}
 
 
-# ------------------------------------------------------------------ modern upstream
-
-
-def modern_upstream(tmp_path: Path, *replies: Any) -> Upstream:
-    """A server that speaks 2026-07-28 only; ``replies``: what `tools/call` answers, one after another."""
-    done = {"result": {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}}
-    discovered = {"supportedVersions": [MODERN], "capabilities": {"tools": {}}, "resultType": "complete"}
-    script = {"replies": {"server/discover": {"result": discovered}, "tools/call": [*replies, done]}}
-    return raw("--probe", "script", "--modern-only", log=tmp_path / "log.jsonl", script=script, at=tmp_path)
-
-
-def wants(state: str | None = "S", **requests: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {"resultType": "input_required", "inputRequests": requests}
-    return {"result": result if state is None else {**result, "requestState": state}}
-
-
-async def test_a_legacy_client_answers_a_modern_upstreams_input_requests(tmp_path: Path) -> None:
-    """E14: each is one request on the call; the retry has all answers, the state, a new id and the same arguments."""
-    upstream = modern_upstream(tmp_path, wants(a=FORM, b=ROOTS), wants(None, c=SAMPLE))
-    async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        corr = await begin(worker, client(), {"n": 1})
-        for frame, _ in await asked(worker, 2):
-            result = b'{"roots":[]}' if frame.method == "roots/list" else b'{"action":"accept","content":{}}'
-            await worker.send(frames.Answer(frame.ask), result)
-        last = (await asked(worker, 3))[-1][0]
-        await worker.send(frames.Answer(last.ask), b'{"role":"assistant"}')
-        assert (await worker.answer(corr)).text == "done"
-        calls = [message["params"] for message in upstream.messages("tools/call")]
-        assert calls[1]["inputResponses"] == {"a": {"action": "accept", "content": {}}, "b": {"roots": []}}
-        assert calls[1]["requestState"] == "S"
-        assert calls[2]["inputResponses"] == {"c": {"role": "assistant"}}
-        assert "requestState" not in calls[2]
-        assert all(call["arguments"] == {"n": 1} for call in calls)
-        assert len({message["id"] for message in upstream.messages("tools/call")}) == 3
-        declared = calls[0]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-        assert declared["roots"] == {}
-
-
-async def test_a_clients_error_ends_the_call_but_cancels_an_elicitation(tmp_path: Path) -> None:
-    """An input response has no place for an error: sampling stops there; an elicitation is told as cancel."""
-    upstream = modern_upstream(tmp_path, wants(a=FORM), wants(a=SAMPLE))
-    error = b'{"code":-1,"message":"no model"}'
-    async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        corr = await begin(worker, client(), {})
-        await worker.send(frames.Answer((await asked(worker))[0][0].ask, True), error)
-        await worker.send(frames.Answer((await asked(worker, 2))[1][0].ask, True), error)
-        failed = await worker.answer(corr)
-        assert failed.value == {"code": -1, "message": "no model"}
-        calls = [message["params"] for message in upstream.messages("tools/call")]
-        assert [call.get("inputResponses") for call in calls] == [None, {"a": {"action": "cancel"}}]
-
-
-async def test_a_link_of_a_modern_upstream_gets_an_id_and_its_completion(tmp_path: Path) -> None:
-    """A legacy URL elicitation needs an id: ours; with the result comes the notice that it is complete."""
-    link = {"method": "elicitation/create", "params": {"mode": "url", "message": "Go", "url": "https://up.invalid/1"}}
-    upstream = modern_upstream(tmp_path, wants(a=link), wants(a=link))
-    async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        corr = await begin(worker, client(), {})
-        frame, params = (await asked(worker))[0]
-        await worker.send(frames.Answer(frame.ask), b'{"action":"accept"}')
-        frame, again = (await asked(worker, 2))[1]
-        assert params["elicitationId"] == again["elicitationId"]
-        await worker.send(frames.Answer(frame.ask), b'{"action":"accept"}')
-        answer = await worker.answer(corr)
-        assert [(notice.method, value) for notice, value in answer.notices] == [
-            ("notifications/elicitation/complete", {"elicitationId": params["elicitationId"]})
-        ]
-
-
-async def test_rounds_have_an_end(tmp_path: Path) -> None:
-    upstream = modern_upstream(tmp_path, *[wants(str(n)) for n in range(5)])
-    async with Worker.start(tmp_path, server_config(upstream, limits={"rounds": 2})) as worker:
-        failed = await worker.answer(await begin(worker, client(), {}))
-        assert failed.reason == "rounds_limit"
-        assert len(upstream.messages("tools/call")) == 3
-
-
-@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
-async def test_input_that_nobody_declared_is_a_breach(tmp_path: Path, revision: str) -> None:
-    """From a modern upstream an undeclared ask fails the call and is never shown."""
-    upstream = modern_upstream(tmp_path, wants(a=SAMPLE), wants(a={"method": "foo/bar"}))
-    async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        for _ in range(2):
-            by = client(revision, capabilities={"roots": {}})
-            failed = await worker.answer(await begin(worker, by, {}))
-            assert failed.reason == "bad_answer"
-        assert not worker.all(frames.Ask)
-
-
-async def test_between_modern_sides_everything_passes(tmp_path: Path) -> None:
-    """M-M: keys, state and answers as they are; the aggregate names the server; the caller's capabilities each time."""
-    upstream = modern_upstream(tmp_path, wants(a=FORM, b=ROOTS))
-    async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        first = await modern(worker, {"n": 1})
-        assert first.value["inputRequests"]["a"]["params"]["message"] == "[up] Which?"
-        assert first.value["inputRequests"]["b"] == ROOTS
-        assert first.value["requestState"] == "S"
-        given = {"a": {"action": "accept"}, "b": {"roots": []}}
-        assert (await modern(worker, {"n": 1}, **retry(first, {}, **given))).text == "done"
-        params = upstream.messages("tools/call")[1]["params"]
-        assert (params["inputResponses"], params["requestState"]) == (given, "S")
-        assert "elicitation" in params["_meta"]["io.modelcontextprotocol/clientCapabilities"]
-
-
-async def test_cancel_between_rounds_is_heard_by_nobody_upstream(tmp_path: Path) -> None:
-    """L-M: the upstream has nothing open and hears nothing; an answer that comes later is dropped."""
-    upstream = modern_upstream(tmp_path, wants(a=FORM))
-    async with Worker.start(tmp_path, server_config(upstream)) as worker:
-        corr = await begin(worker, client(), {})
-        number = (await asked(worker))[0][0].ask
-        await worker.send(frames.Cancel(corr, "enough"))
-        await wait_for(lambda: worker.all(frames.Withdraw), what="the withdrawal")
-        await worker.send(frames.Answer(number), b'{"action":"accept"}')
-        assert (await worker.answer(await begin(worker, client(), {}))).text == "done"
-        assert not upstream.messages("notifications/cancelled")
-        assert len(upstream.messages("tools/call")) == 2
-
-
 # ------------------------------------------------------------------ an upstream that asks without end
 
 
@@ -442,3 +284,103 @@ async def test_an_upstream_that_asks_without_end_fills_no_memory(tmp_path: Path,
             assert len((await worker.answer(corr)).value["inputRequests"]) == MAX_ASKS
         else:
             assert len(await asked(worker, MAX_ASKS)) == MAX_ASKS
+
+
+# ------------------------------------------------------------------ which of several calls it is
+
+
+async def test_a_question_outlives_the_call_it_seemed_to_belong_to(tmp_path: Path) -> None:
+    """V01, I07: over a pipe an ask names no call. The call that it was shown on ends: the person is not asked twice,
+    the limits of the other stand still meanwhile, and the answer reaches it."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream, limits={"idle_seconds": 1})) as worker:
+        one = await begin(worker, client(), arguments(FORM, after=0.2))
+        two = await begin(worker, client(), {"delay": 0.6})
+        frame = (await asked(worker))[0][0]
+        assert frame.corr == two
+        assert (await worker.answer(two)).text
+        (_, shown), (moved, again) = await asked(worker, 2)
+        assert (moved.ask, moved.corr, again) == (frame.ask, one, shown)
+        beats = len(worker.beats)
+        await wait_for(lambda: len(worker.beats) > beats + 2, what="longer than the idle limit")
+        await worker.send(frames.Answer(frame.ask), b'{"action":"accept"}')
+        assert json.loads((await worker.answer(one)).text) == [{"result": {"action": "accept"}}]
+        assert not worker.all(frames.Withdraw)
+        assert len(sent_to(upstream)) == 1
+
+
+async def test_all_calls_that_may_have_asked_end_well_where_nobody_answers(tmp_path: Path) -> None:
+    """The answer limit: the upstream hears of it once, and no call is ended for a question that was another's."""
+    config = server_config(raw(log=tmp_path / "log.jsonl"), limits={"answer_seconds": 1.5, "idle_seconds": 1})
+    async with Worker.start(tmp_path, config) as worker:
+        one = await begin(worker, client(), arguments(FORM, after=0.2))
+        two = await begin(worker, client(), {"delay": 2.2})
+        assert "error" in json.loads((await worker.answer(one)).text)[0]
+        assert (await worker.answer(two)).text
+        assert len(worker.all(frames.Withdraw)) == 1
+
+
+# ------------------------------------------------------------------ what may happen while a call is parked
+
+
+async def test_an_upstream_that_dies_while_its_client_is_away(tmp_path: Path) -> None:
+    """The retry gets the failure at once."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        args = arguments(FORM, leave=0.3)
+        first = await modern(worker, args)
+        await wait_for(lambda: [entry for entry in upstream.log() if entry["event"] == "end"], what="the death")
+        second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        assert second.reason == "upstream_exited"
+
+
+async def test_an_ask_that_is_taken_back_while_the_client_is_away(tmp_path: Path) -> None:
+    """Its answer is ignored; the upstream's own answer, which came meanwhile, is the retry's."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        args = arguments(FORM, take_back=True)
+        first = await modern(worker, args)
+        beats = len(worker.beats)
+        await wait_for(lambda: len(worker.beats) > beats + 1, what="a while")
+        second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        assert json.loads(second.text) == [{}]
+        assert not sent_to(upstream)
+
+
+async def test_a_retry_that_declares_less_is_asked_less(tmp_path: Path) -> None:
+    """Capabilities may differ from the first request's: only what the retry still allows may follow."""
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        args = arguments(FORM, SAMPLE)
+        first = await modern(worker, args)
+        assert len(first.value["inputRequests"]) == 2
+        less = client(MODERN, capabilities={"elicitation": {}})
+        second = await modern(worker, args, less, **retry(first, {}, **{"ask-1": {"action": "accept"}}))
+        form, sample = json.loads(second.text)
+        assert form == {"result": {"action": "accept"}}
+        assert sample["error"]["code"] == -32601
+
+
+async def test_a_link_that_may_not_be_shown_any_more(tmp_path: Path) -> None:
+    """Nothing works without it: an error, and no second call."""
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        first = await modern(worker, {"do": "url"})
+        less = client(MODERN, capabilities={"elicitation": {}})
+        second = await modern(worker, {"do": "url"}, less, **retry(first, {}))
+        assert isinstance(second.frame, frames.Fail)
+        assert len(upstream.messages("tools/call")) == 1
+
+
+@pytest.mark.parametrize("token", [5, None])
+async def test_progress_while_the_client_is_away_waits_for_a_token(tmp_path: Path, token: int | None) -> None:
+    """L02: a token dies with the answer that asks; the last value is sent under the retry's, where it brings one."""
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        args = arguments(FORM, progress=1)
+        first = await modern(worker, args, _meta={"progressToken": 4})
+        assert [(step["progressToken"], step["progress"]) for step in first.progress] == [(4, 1)]
+        beats = len(worker.beats)
+        await wait_for(lambda: len(worker.beats) > beats + 1, what="a while")
+        more = {} if token is None else {"_meta": {"progressToken": token}}
+        second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}), **more)
+        wanted = [] if token is None else [{"progressToken": token, "progress": 2}]
+        assert second.progress == wanted

@@ -265,6 +265,8 @@ async def test_asks_are_refused_at_once_while_none_is_declared(tmp_path: Path, k
         assert answer["error"]["code"] == code
         declared = upstream.messages("initialize")[0]["params"]["capabilities"]
         assert declared == {"experimental": {}}
+        received = [entry["message"] for entry in upstream.log() if entry["event"] == "received"]
+        assert len([message for message in received if "method" not in message]) == 1
 
 
 async def test_a_session_that_ends_takes_its_calls_along(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ LOSSES: tuple[tuple[str, str, str, str], ...] = (
         "legacy",
         "modern",
         "`notifications/roots/list_changed`",
-        "has no modern form: the server asks for the roots anew when it needs them",
+        "has no modern form: what Coffer keeps of the roots is dropped, and the server gets the new ones when it asks",
     ),
     (
         "legacy",

@@ -52,6 +52,11 @@ class Sink:
     def withdraw(self, ask: int, reason: str) -> None:
         raise AssertionError("nothing was asked")
 
+    def release(self, ask: int) -> None:
+        raise AssertionError("nothing was asked")
+
+    adopt = release
+
     def reply(self, result: bytes) -> None:
         self.done.set_result(("reply", json.loads(result)))
 

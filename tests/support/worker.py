@@ -110,6 +110,7 @@ class Worker:
         name: str = "up",
         ready: bool = True,
         hint: Any = "",
+        seen: frames.Caller | None = None,
         program: str = MAIN,
     ) -> AsyncIterator[Worker]:
         """A worker for `config`, configured and (unless told otherwise) ready; ended at the end.
@@ -121,7 +122,7 @@ class Worker:
         try:
             await wait_for(lambda: len(worker.all(frames.Hello)) == 2, what="both Hellos")
             if config is not None:
-                await worker.configure(config, hint)
+                await worker.configure(config, hint, seen)
                 if ready:
                     await worker.state("ready")
                     # It travels on the other pair, and may come later.
@@ -150,13 +151,12 @@ class Worker:
             self._tasks.append(asyncio.create_task(self._receive(router)))
         return process
 
-    async def configure(self, config: McpServerConfig, hint: Any = "") -> None:
+    async def configure(self, config: McpServerConfig, hint: Any = "", seen: frames.Caller | None = None) -> None:
         """Send Configure."""
         for folder in ("logs", "upstream-pids"):
             (self.home / folder).mkdir(exist_ok=True)
-        await self.send(
-            frames.Configure(config, "run", "0.1.0", str(self.home / "logs"), str(self.home / "upstream-pids"), hint)
-        )
+        folders = (str(self.home / "logs"), str(self.home / "upstream-pids"))
+        await self.send(frames.Configure(config, "run", "0.1.0", *folders, hint, seen=seen))
 
     async def _close(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:

@@ -12,7 +12,11 @@ EVERYTHING = {
     "elicitation": {"form": {}, "url": {}},
     "roots": {"listChanged": True},
     "tasks": {},
-    "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}, "example/other": {}},
+    "extensions": {
+        "io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]},
+        "io.modelcontextprotocol/tasks": {},
+        "example/other": {"deep": [1]},
+    },
 }
 
 
@@ -35,7 +39,7 @@ def test_what_the_caller_declared_is_declared_in_the_words_of_the_hop() -> None:
         "experimental": {},
         "sampling": {"tools": {}, "context": {}},
         "elicitation": {"form": {}, "url": {}},
-        "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}},
+        "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}, "example/other": {"deep": [1]}},
     }
     legacy, modern = by("2025-11-25", EVERYTHING), by("2026-07-28", EVERYTHING)
     assert bridge.declared(legacy) == {**full, "roots": {"listChanged": True}}
@@ -66,8 +70,28 @@ def test_what_is_no_capability_declares_nothing(raw: bytes) -> None:
     assert bridge.declared(caller) == {"experimental": {}}
 
 
-def test_an_extension_that_cannot_be_carried_is_not_declared() -> None:
-    assert "extensions" not in bridge.declared(by("2026-07-28", {"extensions": {"example/other": {}}}))
+@pytest.mark.parametrize("name", ["tasks", "oauth-client-credentials", "enterprise-managed-authorization"])
+def test_an_extension_that_cannot_be_carried_is_not_declared(name: str) -> None:
+    """Tasks have methods of their own, which name no server; how a client authorizes itself is its own hop's matter."""
+    declared = {"extensions": {f"io.modelcontextprotocol/{name}": {}}}
+    assert "extensions" not in bridge.declared(by("2026-07-28", declared))
+    assert not bridge.extended(by("2026-07-28", declared))
+
+
+def test_other_types_of_result_need_an_extension_that_may_bring_them() -> None:
+    """An unknown resultType is invalid unless the caller declared its extension; that of MCP Apps brings none."""
+    assert bridge.extended(by("2026-07-28", {"extensions": {"example/other": {}}}))
+    assert not bridge.extended(by("2026-07-28", {"extensions": {"io.modelcontextprotocol/ui": {}}}))
+    assert not bridge.extended(by("2026-07-28"))
+    assert not bridge.extended(by("2025-11-25", {"extensions": {"example/other": {}}}))
+
+
+def test_roots_hold_until_the_client_says_that_they_changed() -> None:
+    """They may be kept only for a client that declared it would say so; a modern one never does."""
+    assert bridge.tells_roots(by("2025-11-25", {"roots": {"listChanged": True}}))
+    assert not bridge.tells_roots(by("2025-11-25", {"roots": {}}))
+    assert not bridge.tells_roots(by("2025-11-25"))
+    assert not bridge.tells_roots(by("2026-07-28", {"roots": {"listChanged": True}}))
 
 
 def test_a_legacy_client_keeps_its_own_revision_upstream() -> None:

@@ -244,6 +244,33 @@ def test_a_result_that_breaks_the_protocol_is_refused(raw: bytes, why: str) -> N
         translate.result("tools/call", raw, "modern", MODERN_RAW)
 
 
+@pytest.mark.parametrize("type_", [b'"example/partial"', b'{"a":1}'])
+def test_a_type_of_result_that_an_extension_may_have_brought_passes(type_: bytes) -> None:
+    """Where the caller declared an extension; a task does not pass in any case, for its methods lead nowhere here."""
+    raw = b'{"resultType":' + type_ + b',"x":1e2}'
+    extended = View("modern", "raw", "s", extended=True)
+    assert translate.result("tools/call", raw, "modern", extended) is raw
+    with pytest.raises(BadResult, match="is not known"):
+        translate.result("tools/call", b'{"resultType":"task"}', "modern", extended)
+
+
+def test_who_answers_stands_in_a_bridged_result() -> None:
+    """A modern server says who it is in each result; a legacy one cannot, so it is said for it."""
+    view = View("modern", "raw", "s", b'{"name":"n"}')
+    stamp = {META + "serverInfo": {"name": "n"}}
+    made = json.loads(translate.result("tools/call", PLAIN, "legacy", view))
+    assert made == {"resultType": "complete", **json.loads(PLAIN), "_meta": stamp}
+    kept = b'{"contents":[],"_meta":{"x/y":1e2}}'
+    made_bytes = translate.result("resources/read", kept, "legacy", view)
+    assert json.loads(made_bytes)["_meta"] == {**stamp, "x/y": 100.0}
+    assert b'"x/y":1e2' in made_bytes
+    own = b'{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"own"}}}'
+    assert json.loads(translate.result("tools/call", own, "legacy", view))["_meta"] == {
+        META + "serverInfo": {"name": "own"}
+    }
+    assert json.loads(translate.result("tools/call", b'{"_meta":1}', "legacy", view))["_meta"] == 1
+
+
 def test_is_error() -> None:
     """S07: a tool's own error stays a result."""
     assert translate.is_error(b'{"content":[],"isError": true}')
