@@ -5,9 +5,10 @@ line breaks). Never decodes a payload: ``params``, ``result`` and ``error`` stay
 Source: JSON-RPC 2.0; MCP base protocol, Messages.
 """
 
+import codecs
 import functools
 import json
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -18,8 +19,10 @@ BOM: Final = b"\xef\xbb\xbf"
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 _EMPTY: Final = Raw(b"")
 _LARGE: Final = 16 * 1024
+_STEP: Final = 256 * 1024
 _DUPLICATES: Final = "duplicate member "
 _ENVELOPE_NAMES: Final = ("id", "method", "params", "result", "error")
+_ROUTING_NAMES: Final = frozenset({"_meta", "name", "uri", "ref"})
 
 
 class Malformed(Exception):
@@ -46,11 +49,23 @@ class Envelope(msgspec.Struct, frozen=True):
         return bytes(self.id)
 
     @property
+    def outline(self) -> bytes:
+        """``params`` for whoever looks up what names or describes the request: large values of other members may stand
+        as 0 in it, so that a megabyte of arguments is not looked through for each name."""
+        return bytes(self.params)
+
+    @property
     def kind(self) -> Literal["request", "notification", "response", "invalid"]:
         """What the message is, by the members it has."""
         if self.method is not UNSET:
             return "request" if self.id else "notification"
         return "response" if self.id and bool(self.result) != bool(self.error) else "invalid"
+
+
+class _Large(Envelope, frozen=True):
+    """A large message, taken apart once: its payload is ``bytes`` already, so that no look at it is a copy."""
+
+    outline: bytes = b""
 
 
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
@@ -71,7 +86,7 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
     """
     raw = bytes(data)
     try:
-        raw.decode()
+        _check_utf8(raw)
         envelope = _decode_envelope(raw)
     except UnicodeDecodeError as error:
         raise Malformed(protocol.PARSE_ERROR, f"not UTF-8: byte {error.start}") from None
@@ -79,6 +94,8 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
         raise Malformed(protocol.INVALID_REQUEST, f"not a JSON-RPC message: {error}", _salvaged_id(raw)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(protocol.PARSE_ERROR, f"not JSON: {error}") from None
+    if len(raw) >= _LARGE:
+        envelope = _large(envelope)
     raw_id = envelope.raw_id
     if raw_id and not is_id(raw_id):
         raise Malformed(protocol.INVALID_REQUEST, "id must be a string or an integer")
@@ -92,6 +109,29 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
     if envelope.params and bytes(envelope.params)[:1] != b"{":
         raise Malformed(protocol.INVALID_PARAMS, "params must be an object", raw_id or b"null")
     return envelope
+
+
+def _check_utf8(raw: bytes) -> None:
+    """Raises UnicodeDecodeError. A large text is decoded in pieces: as a whole it would be megabytes for nothing."""
+    if len(raw) < _LARGE:
+        raw.decode()
+    if len(raw) < _LARGE or raw.isascii():
+        return
+    decoder, whole = codecs.getincrementaldecoder("utf-8")(), memoryview(raw)
+    try:
+        for at in range(0, len(raw), _STEP):
+            decoder.decode(whole[at : at + _STEP])
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        raw.decode()  # says where, counted from the beginning
+        raise
+
+
+def _large(envelope: Envelope) -> Envelope:
+    members = {name: getattr(envelope, name) for name in ("params", "result", "error")}
+    payloads = {name: cast(Raw, bytes(value)) for name, value in members.items() if value}
+    outline = _without_large(bytes(payloads.get("params", b"")), keep=_ROUTING_NAMES)
+    return _Large(envelope.method, envelope.id, jsonrpc=envelope.jsonrpc, outline=outline, **payloads)
 
 
 def view(line: bytes) -> Envelope | None:
@@ -126,7 +166,7 @@ def duplicate_member(raw: bytes, *names: str) -> str | None:
 
 def _may_repeat(raw: bytes, names: tuple[str, ...]) -> bool:
     """Whether a look is needed: a name stands twice somewhere, or an escape could hide one."""
-    return b"\\u" in raw or max(map(raw.count, _quoted(names))) > 1
+    return (b"\\" in raw and b"\\u" in raw) or max(map(raw.count, _quoted(names))) > 1
 
 
 @functools.cache
@@ -134,24 +174,25 @@ def _quoted(names: tuple[str, ...]) -> tuple[bytes, ...]:
     return tuple(b'"%s"' % name.encode() for name in names)
 
 
-def _without_large(raw: bytes) -> bytes:
-    """The same object with 0 for each large value: a name within is none of the object's own."""
+def _without_large(raw: bytes, *, keep: frozenset[str] = frozenset()) -> bytes:
+    """The same object with 0 for each large value, save for those of ``keep``: a name within is none of the object's
+    own."""
     if len(raw) < _LARGE:
         return raw
     try:
         members = _decode_members(raw)
     except (msgspec.DecodeError, RecursionError):
         return raw
-    for value in members.values():
-        if len(bytes(value)) >= _LARGE:
-            raw = _without(raw, bytes(value))
+    for name, value in members.items():
+        if name not in keep and len(found := memoryview(value)) >= _LARGE:
+            raw = _without(raw, found)
     return raw
 
 
-def _without(raw: bytes, value: bytes) -> bytes:
-    """``raw`` with 0 for one occurrence of ``value``, which is cheap to find by its beginning."""
+def _without(raw: bytes, value: bytes | memoryview) -> bytes:
+    """``raw`` with 0 for one occurrence of ``value``, which is cheap to find by its beginning. Copies neither."""
     at = raw.find(value[:64])
-    if raw[at : at + len(value)] != value:
+    if not raw.startswith(value, at):
         at = raw.find(value)
     return raw[:at] + b"0" + raw[at + len(value) :]
 
@@ -190,7 +231,12 @@ def notification(method: str, params: bytes = b"") -> bytes:
 
 def response(id: bytes, result: bytes) -> bytes:
     """A successful response around raw result bytes."""
-    return b'{"jsonrpc":"2.0","id":' + id + b',"result":' + result + b"}"
+    return b"".join(response_parts(id, result))
+
+
+def response_parts(id: bytes, result: bytes | memoryview) -> tuple[bytes, bytes | memoryview, bytes]:
+    """The same, not joined yet."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":' % id, result, b"}"
 
 
 def error_response(id: bytes, error: bytes) -> bytes:

@@ -27,6 +27,7 @@ Frame = Any
 SEND_MESSAGES: Final = 4096
 RECEIVE_MESSAGES: Final = 1024
 MAX_HEADER: Final = 4 * 1024 * 1024
+_UNCOPIED_BYTES: Final = 256 * 1024
 _TURN: Final = 128
 _LINGER_MS: Final = 500
 
@@ -56,7 +57,8 @@ class Peer:
         return self.control and self.bulk
 
 
-Handler = Callable[[Peer, Any, bytes], None]
+Handler = Callable[[Peer, Any, Any], None]
+"""Takes a frame and its payload part: ``bytes``, or a view of them where a Reply is large."""
 
 
 class Channel:
@@ -122,13 +124,13 @@ class Channel:
 
     # ---- receiving
 
-    def _receive_control(self, parts: list[bytes]) -> None:
+    def _receive_control(self, parts: list[Any]) -> None:
         self._receive(parts, control=True)
 
-    def _receive_bulk(self, parts: list[bytes]) -> None:
+    def _receive_bulk(self, parts: list[Any]) -> None:
         self._receive(parts, control=False)
 
-    def _receive(self, parts: list[bytes], *, control: bool) -> None:
+    def _receive(self, parts: list[Any], *, control: bool) -> None:
         peer = self._peers.get(parts[0])
         if peer is None or len(parts[1]) > MAX_HEADER:
             self.dropped += 1
@@ -147,7 +149,7 @@ class Channel:
             self.dropped += 1
             return
         try:
-            handler(peer, frame, parts[2] if len(parts) > 2 else b"")
+            handler(peer, frame, _payload(frame, parts[2]) if len(parts) > 2 else b"")
         except Exception:
             # One worker's frame must not end the reading of all the others'.
             _log.exception("a %s frame of worker '%s' was not handled", type(frame).__name__, peer.name)
@@ -181,6 +183,13 @@ class Channel:
         self._unsent(peer, frame, trouble)
 
 
+def _payload(frame: Frame, part: zmq.Frame) -> bytes | memoryview:
+    """A payload part. A large result stays where ZeroMQ received it; all else is small, or needed as bytes."""
+    if type(frame) is frames.Reply and len(part) >= _UNCOPIED_BYTES:
+        return part.buffer
+    return part.bytes
+
+
 class _Router:
     """One bound ROUTER, driven by its descriptor."""
 
@@ -188,7 +197,7 @@ class _Router:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
-        receive: Callable[[list[bytes]], None],
+        receive: Callable[[list[Any]], None],
         unsent: Callable[[Peer, Frame, Trouble], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -271,9 +280,10 @@ class _Router:
             for _ in range(_TURN):
                 if sock.closed:
                     return
-                parts = [sock.recv(_LAST), sock.recv(_LAST)]  # a ROUTER puts the identity before what was sent
+                # A ROUTER puts the identity before what was sent.
+                parts: list[Any] = [sock.recv(_LAST), sock.recv(_LAST)]
                 while sock.getsockopt(zmq.RCVMORE):
-                    parts.append(sock.recv(_LAST))
+                    parts.append(sock.recv(_LAST, False))
                 receive(parts)
         except zmq.Again:
             return

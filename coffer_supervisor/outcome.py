@@ -12,6 +12,7 @@ import msgspec
 
 from coffer_common import errors, frames, protocol
 from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, CallRequest, CallSink, Failure, Principal, Scope, failure
+from coffer_supervisor.core.pieces import Buffer
 
 SESSION: Final = "management"
 """One for all, so that a second call finds the connection that the first one opened."""
@@ -62,10 +63,10 @@ class Outcome:
     def adopt(self, ask: int) -> None:
         """See ``ask``."""
 
-    def reply(self, result: bytes) -> None:
+    def reply(self, result: Buffer) -> None:
         """It ended well."""
         if not self.future.done():
-            self.future.set_result((True, result))
+            self.future.set_result((True, bytes(result)))
 
     def fail(self, failure: Failure) -> None:
         """It did not."""

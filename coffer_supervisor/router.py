@@ -29,6 +29,7 @@ from coffer_supervisor.core.calls import (
     passed_failure,
 )
 from coffer_supervisor.core.catalogue import Catalogues
+from coffer_supervisor.core.pieces import Buffer
 from coffer_supervisor.lists import Lists
 from coffer_supervisor.outcome import management_request, outcome_of
 from coffer_supervisor.pending import TYPE_OF, Calls, Pending
@@ -204,7 +205,7 @@ class Router:
         where = routing.Where(
             request.scope, self._scoping.narrowing(request.principal, request.scope), caller.era, caller.session
         )
-        found = routing.resolve(self._catalogues.servers, where, request.method, request.params)
+        found = routing.resolve(self._catalogues.servers, where, request.method, request.outline or request.params)
         if type(found) is routing.Target:
             self._calls.route(call, found.server, found.key)
             self._sending.dispatch(call)
@@ -269,10 +270,10 @@ class Router:
         self._recorder.failed(call, found, self._loop.time())
         call.sink.fail(found)
 
-    def _on_reply(self, peer: Peer, frame: frames.Reply, payload: bytes) -> None:
+    def _on_reply(self, peer: Peer, frame: frames.Reply, payload: Buffer) -> None:
         call = self._calls.table.get(frame.corr)
         if call is None or call.peer is not peer:
-            self._answered(peer, frame.corr, payload)
+            self._answered(peer, frame.corr, bytes(payload))
             return
         self._end(frame.corr)
         self._recorder.ended(call, "error" if frame.error else "ok", None, self._loop.time())

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from coffer_common import errors, frames, protocol
+from coffer_supervisor.core.pieces import Buffer
 
 LOCAL_PRINCIPAL: Final = "local"
 DAEMON_PRINCIPAL: Final = "daemon"
@@ -47,7 +48,8 @@ class Scope:
 class CallRequest:
     """One request that an upstream answers: ``tools/call``, ``prompts/get``, ``resources/read``,
     ``completion/complete``. ``params`` is the raw JSON object (``b"{}"`` where absent); ``headers`` holds the
-    ``mcp-param-*`` headers only, in lower case; ``client_name`` is empty where the client gave none.
+    ``mcp-param-*`` headers only, in lower case; ``client_name`` is empty where the client gave none. ``outline``:
+    params without large values, enough to tell what is called; empty where it is not known, and params do.
     """
 
     caller: frames.Caller
@@ -59,6 +61,7 @@ class CallRequest:
     log_level: str = ""
     trace_id: str = ""
     client_name: str = ""
+    outline: bytes = b""
 
     @property
     def shown_client(self) -> str:

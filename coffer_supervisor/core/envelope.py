@@ -71,7 +71,7 @@ def era_of(envelope: jsonrpc.Envelope, version_header: str | None) -> protocol.E
     """
     if envelope.method in MODERN_METHODS:
         return "modern"
-    params = bytes(envelope.params)
+    params = envelope.outline
     if b"/protocolVersion" in params and _meta_of(params).version:
         return "modern"
     named = version_header in protocol.MODERN_REVISIONS and envelope.method != "initialize"
@@ -79,7 +79,10 @@ def era_of(envelope: jsonrpc.Envelope, version_header: str | None) -> protocol.E
 
 
 def ladder(method: str, params: bytes, headers: Mapping[str, str] | None) -> Modern | Failure:
-    """The checks of a modern request, in their order: envelope members, headers (None: a wire without), version."""
+    """The checks of a modern request, in their order: envelope members, headers (None: a wire without), version.
+
+    ``params``: the outline of them will do.
+    """
     try:
         view = _decode_params(params) if params else _Params()
         meta = _decode_meta(view.meta) if view.meta else _Meta()

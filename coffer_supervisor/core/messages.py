@@ -8,6 +8,8 @@ from collections import OrderedDict, deque
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+from coffer_supervisor.core.pieces import Message
+
 MAX_MESSAGES: Final = 1024
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_LOGS: Final = 32
@@ -23,7 +25,7 @@ class MessageLog:
     __slots__ = ("_bytes", "_first", "_messages", "answers", "dropped", "ended", "expected")
 
     def __init__(self, expected: int = 1) -> None:
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[Message] = deque()
         self._first = 1
         self._bytes = 0
         self.expected = expected
@@ -44,7 +46,7 @@ class MessageLog:
         """Bytes kept."""
         return self._bytes
 
-    def append(self, message: bytes, *, answer: bool = False) -> bool:
+    def append(self, message: Message, *, answer: bool = False) -> bool:
         """Adds one; False where it was dropped, or came after the end."""
         if self.ended:
             return False
@@ -62,7 +64,7 @@ class MessageLog:
         """Nothing follows."""
         self.ended = True
 
-    def after(self, number: int) -> list[tuple[int, bytes]]:
+    def after(self, number: int) -> list[tuple[int, Message]]:
         """The messages kept that follow ``number``."""
         start = max(number + 1, self._first)
         return list(enumerate(islice(self._messages, start - self._first, None), start))

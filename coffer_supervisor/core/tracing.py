@@ -34,12 +34,16 @@ def trace_id(traceparent: str) -> str:
     return match.group(1) if match else ""
 
 
-def traced(params: bytes, header: str = "") -> tuple[bytes, str]:
-    """(params to pass on, trace id or nothing) of a request with these params and this ``traceparent`` header."""
-    if not header and _MEMBER not in params:
+def traced(params: bytes, header: str = "", outline: bytes = b"") -> tuple[bytes, str]:
+    """(params to pass on, trace id or nothing) of a request with these params and this ``traceparent`` header.
+
+    ``outline``: params without large values, where they were made already (see ``jsonrpc.Envelope.outline``).
+    """
+    outline = outline or params
+    if not header and _MEMBER not in outline:
         return params, ""
     try:
-        meta = bytes(_decode_params(params).meta) if params else b""
+        meta = bytes(_decode_params(outline).meta) if outline else b""
         own = _decode_meta(meta).traceparent if meta else ""
     except msgspec.DecodeError:
         return params, ""  # its refusal is somebody else's

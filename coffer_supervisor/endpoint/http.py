@@ -4,6 +4,7 @@ Owns reading and bounding the body, content negotiation, and plain JSON answers.
 Source: MCP 2025-03-26 to 2026-07-28, Transports, Streamable HTTP.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +14,13 @@ from aiohttp import StreamReader, web
 from coffer_common import errors, jsonrpc
 from coffer_common.api import VERSION_HEADER, ErrorBody, ErrorDetail
 from coffer_common.version import VERSION
-from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
 from coffer_supervisor.bodies import PIECE_SECONDS, BodyTooSlow, piece
+from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
+from coffer_supervisor.core.pieces import Message, Pieces
+from coffer_supervisor.endpoint.streams import write_slices
 
 MAX_BODY: Final = 64 * 1024 * 1024
+_NO_HURRY: Final = 2 * 1024 * 1024
 SERVER: Final = "coffer"
 MANAGED: Final = ("/api/", "/metrics")
 """How the paths begin that belong to the management API."""
@@ -53,6 +57,27 @@ def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None
     """A JSON answer."""
     base = {"Content-Type": "application/json", "Server": SERVER}
     return web.Response(body=body, status=status, headers={**base, **headers} if headers else base)
+
+
+def message_response(message: Message, status: int = 200) -> web.StreamResponse:
+    """A message as the whole answer."""
+    return json_response(message, status) if isinstance(message, bytes) else LargeResponse(message, status)
+
+
+class LargeResponse(web.StreamResponse):
+    """A JSON answer that is written as its client reads it."""
+
+    def __init__(self, message: Pieces, status: int = 200) -> None:
+        super().__init__(status=status, headers={"Content-Type": "application/json", "Server": SERVER})
+        self.content_length = len(message)
+        self._message: Pieces | None = message
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write all of it."""
+        message, self._message = self._message, None
+        if message is not None:
+            await write_slices(self, message.slices())
+        await super().write_eof(data)
 
 
 def error_response(
@@ -125,10 +150,11 @@ async def _pieces(content: StreamReader, seconds: float) -> bytes:
     return b"".join(chunks)
 
 
-def parse(body: bytes) -> jsonrpc.Envelope:
+async def parse(body: bytes) -> jsonrpc.Envelope:
     """The envelope of a body. Raises Rejected (400)."""
     try:
-        return jsonrpc.parse(body)
+        # A large one is no hurry: others are served between the steps of looking it through.
+        return jsonrpc.parse(body) if len(body) < _NO_HURRY else await asyncio.to_thread(jsonrpc.parse, body)
     except jsonrpc.Malformed as error:
         raise Rejected(400, malformed(error), error.id) from None
 

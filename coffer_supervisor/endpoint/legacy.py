@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from coffer_common import jsonrpc, protocol
-from coffer_supervisor.core import batch, tracing
+from coffer_supervisor.core import batch, pieces, tracing
 from coffer_supervisor.core.calls import CallError
 from coffer_supervisor.core.session import Session
 from coffer_supervisor.endpoint.http import (
@@ -21,6 +21,7 @@ from coffer_supervisor.endpoint.http import (
     error_response,
     json_response,
     malformed,
+    message_response,
     rejected,
 )
 from coffer_supervisor.endpoint.legacy_calls import CallStarter
@@ -222,11 +223,11 @@ def _streams_at_once(entry: Entry, live: Live) -> bool:
     return passed_through and entry.takes_stream and live.session.revision == _PRIMED
 
 
-def _plain(outbox: Outbox, *, array: bool) -> web.Response:
+def _plain(outbox: Outbox, *, array: bool) -> web.StreamResponse:
     answers = [message for _, message in outbox.after(0)]
     if not answers:  # cancelled by the client: nothing answers it
         return accepted()
-    return json_response(b"[" + b",".join(answers) + b"]" if array else answers[0])
+    return message_response(pieces.array(answers) if array else answers[0])
 
 
 def _parsed(item: bytes) -> jsonrpc.Envelope | jsonrpc.Malformed:

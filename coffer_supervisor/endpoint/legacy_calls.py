@@ -92,7 +92,8 @@ class CallStarter:
         key = id_key(raw_id)
         if key in session.calls:
             raise refused(errors.INVALID_REQUEST, "a request with this id is still open", "legacy")
-        request = self._methods.legacy_call(session, str(envelope.method), bytes(envelope.params), traceparent)
+        params, outline = bytes(envelope.params), envelope.outline
+        request = self._methods.legacy_call(session, str(envelope.method), params, traceparent, outline=outline)
         corr = self.router.start_call(request, call)
         if not call.done:
             call.corr = corr

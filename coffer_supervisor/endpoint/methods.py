@@ -196,11 +196,13 @@ class Methods:
 
     # ---- calls
 
-    def legacy_call(self, session: Session, method: str, params: bytes, traceparent: str = "") -> CallRequest:
+    def legacy_call(
+        self, session: Session, method: str, params: bytes, traceparent: str = "", *, outline: bytes = b""
+    ) -> CallRequest:
         """A call of a legacy session; ``traceparent`` is its HTTP header. Raises CallError before ``initialize``."""
         if session.caller is None:
             raise refused(errors.INVALID_REQUEST, f"{method} before initialize: send initialize first", "legacy")
-        params, trace = tracing.traced(params, traceparent)
+        params, trace = tracing.traced(params, traceparent, outline)
         return CallRequest(
             session.caller,
             session.principal,
@@ -211,6 +213,7 @@ class Methods:
             session.log_level,
             trace or self.trace_id(),
             session.client_name,
+            outline,
         )
 
     def modern_call(
@@ -222,10 +225,11 @@ class Methods:
         headers: dict[str, str],
         *,
         traceparent: str = "",
+        outline: bytes = b"",
     ) -> CallRequest:
         """A call of a modern client; ``headers`` are its ``mcp-param-*``, ``traceparent`` that one of its headers."""
         self.router.met(client.caller)
-        params, trace = tracing.traced(params, traceparent)
+        params, trace = tracing.traced(params, traceparent, outline)
         return CallRequest(
             client.caller,
             client.principal,
@@ -236,6 +240,7 @@ class Methods:
             envelope.log_level,
             trace or self.trace_id(),
             envelope.client_name,
+            outline,
         )
 
     def trace_id(self) -> str:

@@ -17,7 +17,7 @@ from coffer_supervisor.core import tracing
 from coffer_supervisor.core.calls import CallError, Failure, failure
 from coffer_supervisor.core.envelope import Modern, ladder, unsupported
 from coffer_supervisor.endpoint import listen
-from coffer_supervisor.endpoint.http import Entry, Rejected, accepted, error_response, json_response
+from coffer_supervisor.endpoint.http import Entry, Rejected, accepted, error_response, json_response, message_response
 from coffer_supervisor.endpoint.methods import CALLS, LISTEN, MODERN_METHODS, Client, Methods, modern_client
 from coffer_supervisor.endpoint.notices import Notices
 from coffer_supervisor.endpoint.streams import QUIET_SECONDS, HttpSink, Outbox, open_stream, pump
@@ -45,8 +45,8 @@ class ModernHttp:
         if kind == "response":
             message = "a client sends no responses at this protocol version"
             raise Rejected(400, failure(errors.INVALID_REQUEST, message, "modern"), raw_id)
-        method, params = str(envelope.method), bytes(envelope.params)
-        verdict = self._verdict(entry, method, params)
+        method = str(envelope.method)
+        verdict = self._verdict(entry, method, envelope.outline)
         if isinstance(verdict, Failure):
             return error_response(verdict, verdict.status, raw_id)
         if method not in MODERN_METHODS:
@@ -68,12 +68,12 @@ class ModernHttp:
 
     # ---- checks
 
-    def _verdict(self, entry: Entry, method: str, params: bytes) -> Modern | Failure:
+    def _verdict(self, entry: Entry, method: str, outline: bytes) -> Modern | Failure:
         headers = entry.request.headers
         for name in _ROUTING:
             if len(headers.getall(name, ())) > 1:
                 return failure(errors.HEADER_MISMATCH, f"{name} header appears more than once", "modern")
-        return ladder(method, params, headers)
+        return ladder(method, outline, headers)
 
     @staticmethod
     def _notification(entry: Entry) -> web.Response:
@@ -100,9 +100,9 @@ class ModernHttp:
         sink = HttpSink(envelope.raw_id, outbox)
         sink.on_ask = self._refuse_ask
         headers = param_headers(entry.request)
-        method, params = str(envelope.method), bytes(envelope.params)
+        method, params, outline = str(envelope.method), bytes(envelope.params), envelope.outline
         parent = entry.request.headers.get(tracing.HEADER, "")
-        call = self._methods.modern_call(client, method, params, verdict, headers, traceparent=parent)
+        call = self._methods.modern_call(client, method, params, verdict, headers, traceparent=parent, outline=outline)
         corr = self._router.start_call(call, sink)
         try:
             return await self._respond(entry, outbox)
@@ -118,7 +118,7 @@ class ModernHttp:
             if quiet and entry.takes_stream:
                 break
         if outbox.ended and len(outbox) == 1 and entry.takes_json:
-            return json_response(outbox.after(0)[0][1], outbox.status)
+            return message_response(outbox.after(0)[0][1], outbox.status)
         response = await open_stream(entry.request)
         await pump(response, outbox)
         return response

@@ -207,7 +207,7 @@ class Endpoint:
             if version in protocol.MODERN_REVISIONS:
                 raise rejected(400, "the body must be one request or notification")
             return await self._legacy.post_batch(entry, body)
-        envelope = parse(body)
+        envelope = await parse(body)
         if era_of(envelope, version) == "modern":
             return await self._modern.post(entry, envelope)
         return await self._legacy.post(entry, envelope)

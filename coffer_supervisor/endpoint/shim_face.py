@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from coffer_common import errors, jsonrpc, protocol
+from coffer_supervisor.core import pieces
 from coffer_supervisor.core.calls import CallError, CallRequest, Failure, failure
 from coffer_supervisor.core.envelope import MODERN_METHODS as MODERN_ONLY
 from coffer_supervisor.core.envelope import era_of, ladder
@@ -31,7 +32,7 @@ Work = Callable[[], Coroutine[Any, Any, bytes]]
 class Connection(Protocol):
     """What a face needs of its connection."""
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: pieces.Message) -> None:
         """One message to the client; never blocks."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -74,21 +75,21 @@ class ShimCall:
         if self._face.session.asks.pop(raw_id, None) is not None:
             self._face.connection.send(withdrawal(raw_id))
 
-    def withdraw_all(self) -> None:
     def release(self, ask: int) -> None:
         self._asks.remove(ask_id(ask))
 
     def adopt(self, ask: int) -> None:
         self._asks.append(ask_id(ask))
 
+    def withdraw_all(self) -> None:
         """What the client is still asked on this call's behalf is taken back."""
         for raw_id in self._asks:
             if self._face.session.asks.pop(raw_id, None) is not None:
                 self._face.connection.send(withdrawal(raw_id))
 
-    def reply(self, result: bytes) -> None:
+    def reply(self, result: pieces.Buffer) -> None:
         if self.end():
-            self._face.connection.send(jsonrpc.response(self._id, result))
+            self._face.connection.send(pieces.response(self._id, result))
 
     def fail(self, failure: Failure) -> None:
         if self.end():
@@ -173,10 +174,11 @@ class ShimFace:
             self._refuse(raw_id, protocol.INVALID_REQUEST, "a request with this id is still open")
             return
         if era_of(envelope, None) == "modern":
-            self._modern(key, raw_id, method, params)
+            self._modern(key, envelope)
         elif method in CALLS:
             try:
-                self._start(raw_id, self._methods.legacy_call(self.session, method, params), "legacy")
+                call = self._methods.legacy_call(self.session, method, params, outline=envelope.outline)
+                self._start(raw_id, call, "legacy")
             except CallError as error:
                 self.connection.send(jsonrpc.error_response(raw_id, error.failure.error))
         elif method == "initialize":
@@ -186,15 +188,22 @@ class ShimFace:
         else:
             self._answer(key, raw_id, lambda: self._methods.legacy(self.session, method, params))
 
-    def _modern(self, key: bytes, raw_id: bytes, method: str, params: bytes) -> None:
-        verdict = ladder(method, params, None)
+    def _modern(self, key: bytes, envelope: jsonrpc.Envelope) -> None:
+        raw_id, method, params, outline = (
+            envelope.raw_id,
+            str(envelope.method),
+            bytes(envelope.params),
+            envelope.outline,
+        )
+        verdict = ladder(method, outline, None)
         if isinstance(verdict, Failure):
             self.connection.send(jsonrpc.error_response(raw_id, verdict.error))
             return
         session = self.session
         client = modern_client(verdict, session.id, session.principal, session.scope, "shim", cwd=session.cwd)
         if method in CALLS:
-            self._start(raw_id, self._methods.modern_call(client, method, params, verdict, {}), "modern")
+            call = self._methods.modern_call(client, method, params, verdict, {}, outline=outline)
+            self._start(raw_id, call, "modern")
         elif method == LISTEN:
             self._listen(key, raw_id, client, params)
         else:

@@ -19,6 +19,7 @@ import msgspec
 
 from coffer_common import jsonrpc, protocol, shimproto
 from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, Failure, Principal
+from coffer_supervisor.core.pieces import Message, Pieces
 from coffer_supervisor.core.session import Session
 from coffer_supervisor.endpoint import security
 from coffer_supervisor.endpoint.methods import Methods
@@ -120,7 +121,8 @@ class ShimConnection(asyncio.Protocol):
         buffer += data
         start = 0
         while (end := buffer.find(b"\n", max(start, self._searched))) >= 0:
-            line = bytes(buffer[start:end])
+            with memoryview(buffer) as whole:
+                line = bytes(whole[start:end])
             start = end + 1
             self._searched = start
             if self._skipping:
@@ -162,12 +164,14 @@ class ShimConnection(asyncio.Protocol):
 
     # ---- what the server and the face use
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: Message) -> None:
         """One message, one line."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if len(message) < 65536:
+        if isinstance(message, Pieces):
+            transport.writelines((*message.lines(), b"\n"))
+        elif len(message) < 65536:
             transport.write(jsonrpc.one_line(message) + b"\n")
         else:  # a large one is not copied once more
             transport.writelines((jsonrpc.one_line(message), b"\n"))

@@ -6,20 +6,23 @@ Source: MCP 2025-11-25 and 2026-07-28, Transports, Streamable HTTP; HTML Living 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from aiohttp import web
 
 from coffer_common import jsonrpc
+from coffer_supervisor.core import pieces
 from coffer_supervisor.core.calls import Failure
 from coffer_supervisor.core.messages import REPLAY_BYTES, REPLAY_MESSAGES, MessageLog
+from coffer_supervisor.core.pieces import Message
 
 QUIET_SECONDS: Final = 10.0
 """After so long without anything to send, a response becomes a stream, so that it can be kept alive."""
 KEEPALIVE_SECONDS: Final = 15.0
 RETRY_MS: Final = 1000
 _COMMENT: Final = b": keep-alive\n\n"
+_EVENT_END: Final = b"\n\n"
 _SSE_HEADERS: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache, no-transform",
@@ -43,7 +46,7 @@ class Outbox(MessageLog):
         self._wake: asyncio.Future[bool] | None = None
         self._reader = 0
 
-    def append(self, message: bytes, *, answer: bool = False) -> bool:
+    def append(self, message: Message, *, answer: bool = False) -> bool:
         """Adds a message and wakes the reader."""
         if self.answers_only and not answer:
             return False
@@ -137,13 +140,13 @@ class HttpSink:
     def adopt(self, ask: int) -> None:
         """(likewise)"""
 
-    def reply(self, result: bytes) -> None:
-        self._finish(jsonrpc.response(self._id, result), 200)
+    def reply(self, result: pieces.Buffer) -> None:
+        self._finish(pieces.response(self._id, result), 200)
 
     def fail(self, failure: Failure) -> None:
         self._finish(jsonrpc.error_response(self._id, failure.error), failure.status)
 
-    def _finish(self, message: bytes, status: int) -> None:
+    def _finish(self, message: Message, status: int) -> None:
         if self.done:
             return
         self.done = True
@@ -155,8 +158,11 @@ class HttpSink:
 
 def event(data: bytes, event_id: str = "") -> bytes:
     """One ``message`` event."""
-    head = f"id: {event_id}\n".encode() if event_id else b""
-    return head + b"event: message\ndata: " + jsonrpc.one_line(data) + b"\n\n"
+    return _event_head(event_id) + jsonrpc.one_line(data) + _EVENT_END
+
+
+def _event_head(event_id: str) -> bytes:
+    return (f"id: {event_id}\n".encode() if event_id else b"") + b"event: message\ndata: "
 
 
 def priming(event_id: str) -> bytes:
@@ -189,8 +195,8 @@ async def pump(
         batch = outbox.after(at)
         if batch:
             at = batch[-1][0]
-            frames = [event(data, f"{name}-{number}" if name else "") for number, data in batch]
-            await response.write(b"".join(frames) if len(frames) > 1 else frames[0])
+            if not await _write_events(response, batch, name, lambda: outbox.is_reader(reader)):
+                break
             outbox.written = max(outbox.written, at)
             if name:
                 outbox.release(at, keep=REPLAY_MESSAGES, keep_bytes=REPLAY_BYTES)
@@ -201,3 +207,34 @@ async def pump(
         elif not await outbox.changed(KEEPALIVE_SECONDS):
             await response.write(_COMMENT)
     await response.write_eof()
+
+
+async def _write_events(
+    response: web.StreamResponse, batch: list[tuple[int, Message]], name: str, wanted: Callable[[], bool]
+) -> bool:
+    """Writes each message as an event; False where another reader took over in the midst of a large one."""
+    small: list[bytes] = []
+    for number, message in batch:
+        event_id = f"{name}-{number}" if name else ""
+        if isinstance(message, bytes):
+            small.append(event(message, event_id))
+            continue
+        await response.write(b"".join((*small, _event_head(event_id))))
+        if not await write_slices(response, message.lines(), wanted):
+            return False
+        small = [_EVENT_END]
+    await response.write(b"".join(small) if len(small) > 1 else small[0])
+    return True
+
+
+async def write_slices(
+    response: web.StreamResponse, slices: Iterable[pieces.Buffer], wanted: Callable[[], bool] = lambda: True
+) -> bool:
+    """Writes a large message as fast as the client reads, and no faster than others can be served beside it; False
+    where it was not wanted to its end."""
+    for piece in slices:
+        if not wanted():
+            return False
+        await response.write(piece)
+        await asyncio.sleep(0)
+    return True

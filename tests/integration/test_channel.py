@@ -199,3 +199,18 @@ async def test_a_peer_that_reads_nothing_fails_what_is_too_much_and_no_more(
         assert got == [n for n in range(1200) if n not in unsent], "the others arrive, in order"
     finally:
         bench.close()
+
+
+async def test_a_large_result_is_handed_on_where_it_was_received(bench: Bench) -> None:
+    """It is not copied on the loop, whatever else is; small payloads, and those of other frames, are plain bytes."""
+    worker = await bench.greet()
+    large = b"x" * 1_000_000
+    for frame, payload in (
+        (frames.Reply(1), b"{}"),
+        (frames.Reply(2), large),
+        (frames.State("ready"), large),
+    ):
+        worker.send(worker.bulk, frame, payload)
+    await wait_for(lambda: len(bench.heard) == 3)
+    assert [type(payload) for _, payload in bench.heard] == [bytes, memoryview, bytes]
+    assert [bytes(payload) for _, payload in bench.heard] == [b"{}", large, large]
