@@ -154,15 +154,16 @@ class Stop(_Frame, frozen=True, tag="stop"):
 
 
 class Secret(_Frame, frozen=True, tag="secret"):
-    """Answer to LoadSecret or acknowledgement of StoreSecret."""
+    """Answer to LoadSecret or acknowledgement of StoreSecret. ``changed``: nothing was stored, since what was to be
+    replaced is not there any more."""
 
     corr: int
     value: str = ""
     error: str = ""
+    changed: bool = False
 
 
 class LoginCode(_Frame, frozen=True, tag="login-code"):
-    changed: bool = False
     """What the browser brought back to the callback, for the login ``login``."""
 
     login: str
@@ -260,7 +261,7 @@ class Catalogue(_Frame, frozen=True, tag="catalogue"):
     that session. ``ttl_ms`` -1: the upstream said nothing. ``left_out``: what is not listed, and why.
     ``announced``: kinds (``tools``, ``resources``, ``prompts``) whose change the upstream itself announced; clients
     are told even where nothing differs. ``unread``: types that could not be read, and were not before by this worker:
-    what was known of them stands.
+    what was known of them stands. ``same``: nothing differs from what this worker sent last; no entry comes with it.
     """
 
     era: Era
@@ -270,6 +271,7 @@ class Catalogue(_Frame, frozen=True, tag="catalogue"):
     left_out: tuple[str, ...] = ()
     announced: tuple[str, ...] = ()
     unread: tuple[CapabilityType, ...] = ()
+    same: bool = False
 
 
 class Progress(_Frame, frozen=True, tag="progress"):
@@ -356,10 +358,10 @@ class StoreSecret(_Frame, frozen=True, tag="store-secret"):
     corr: int
     ref: str
     value: str
+    over: str = ""
 
 
 class LoginUrl(_Frame, frozen=True, tag="login-url"):
-    over: str = ""
     """Where the person must go to log in."""
 
     login: str
@@ -426,14 +428,14 @@ CONTROL: Final = (
     LoginResult,
 )
 
-encode: Final = msgspec.msgpack.Encoder().encode
-decode_from_supervisor: Final = msgspec.msgpack.Decoder(FromSupervisor).decode
-decode_from_worker: Final = msgspec.msgpack.Decoder(FromWorker).decode
 
 def secret_digest(value: str) -> str:
     """Stands for a stored secret where two ends compare what they know of it: SHA-256, hex."""
     return hashlib.sha256(value.encode()).hexdigest()
 
 
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_from_supervisor: Final = msgspec.msgpack.Decoder(FromSupervisor).decode
+decode_from_worker: Final = msgspec.msgpack.Decoder(FromWorker).decode
 encode_entries: Final = encode
 decode_entries: Final = msgspec.msgpack.Decoder(list[CatalogueEntry]).decode

@@ -69,6 +69,9 @@ class Reports:
         upstream = self._workers.of(peer)
         if upstream is None or peer.name not in self._catalogues.servers:
             return
+        if frame.same:
+            self._workers.changed(peer.name, frozenset(frame.announced), frame.session)
+            return
         try:
             base = _base(frame, payload, self._loop.time(), self._catalogues.servers[peer.name])
         except msgspec.MsgspecError as error:
@@ -79,9 +82,11 @@ class Reports:
         else:
             kinds = self._catalogues.put(peer.name, frame.era, base)
             upstream.refreshed_at = base.read_at
-        upstream.remembering += 1
+        fresh = self._catalogues.servers[peer.name].records(base)
+        upstream.remembering += fresh
         self._workers.changed(peer.name, kinds | frozenset(frame.announced), frame.session)
-        self._workers.background(self._remember(upstream, base), f"remember what {peer.name} lists")
+        if fresh:
+            self._workers.background(self._remember(upstream, base), f"remember what {peer.name} lists")
 
     async def _remember(self, upstream: Upstream, base: Base) -> None:
         """Record what was listed; what is new follows the server's policy of now, even if that changes later."""
@@ -103,6 +108,7 @@ class Reports:
                 return
         server = self._catalogues.servers.get(upstream.name)
         if server is not None:
+            server.recorded(base)
             server.choices = {**{cast(Key, key): auto for key in new}, **server.choices}
 
     def _dumped(self, peer: Peer, frame: frames.Dumped, payload: bytes) -> None:

@@ -236,7 +236,9 @@ class Lists:
         unread = tuple(k.type for k in KINDS if k.method in known.troubles and k.method not in known.lists)
         stamp = entries + repr((ttl, scope, left_out, unread)).encode("utf-8", "replace")
         same = stamp == known.published or (session and not known.published and stamp == base.published)
-        if same and not announced:
+        if same:
+            if announced:
+                self._outlet.send(frames.Catalogue(era, session, announced=announced, same=True))
             return
         known.published = stamp
         shared: Literal["public", "private"] = "public" if scope == "public" else "private"

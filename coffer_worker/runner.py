@@ -375,8 +375,7 @@ class Runner:
     def pressure(self, on: bool) -> None:
         """The supervisor takes frames slower than they come: let the upstream wait too."""
         for connection in self._connections.open.values() if self._config is not None else ():
-            if connection.pipe is not None:
-                (connection.pipe.pause if on else connection.pipe.resume)()
+            (connection.hold if on else connection.let_go)("the supervisor is slow")
 
     # ---- the end
 

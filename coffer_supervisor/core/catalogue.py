@@ -37,6 +37,8 @@ MEMBER_OF: Final[Mapping[CapabilityType, bytes]] = {
 }
 PAGE_ENTRIES: Final = 1000
 PAGE_BYTES: Final = 4 * 1024 * 1024
+RECORDED_SECONDS: Final = 60.0
+"""How long it need not be recorded again that a capability is still listed."""
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """Joined lists that are kept, over all clients' scopes; the longest unused go first."""
 
@@ -95,6 +97,7 @@ class Server:
     bases: dict[Era, Base] = field(default_factory=dict)
     overlays: dict[str, Base] = field(default_factory=dict)
     choices: dict[Key, bool] = field(default_factory=dict)
+    _recorded: dict[Key, float] = field(default_factory=dict)
 
     def base(self, era: Era, session: str = "") -> Base | None:
         """The catalogue for a client: its session's own, else its era's, else the other era's."""
@@ -102,6 +105,17 @@ class Server:
             return overlay
         other: Era = "legacy" if era == "modern" else "modern"
         return self.bases.get(era) or self.bases.get(other)
+
+    def records(self, base: Base) -> bool:
+        """Whether what ``base`` lists is to be recorded: something of it was not, or not for a while."""
+        since = base.read_at - RECORDED_SECONDS
+        return any(self._recorded.get((entry.type, entry.key), since) <= since for entry in base)
+
+    def recorded(self, base: Base) -> None:
+        """It has been."""
+        since = base.read_at - RECORDED_SECONDS
+        self._recorded = {key: at for key, at in self._recorded.items() if at > since}
+        self._recorded.update({(entry.type, entry.key): base.read_at for entry in base})
 
     def enabled(self, type_: CapabilityType, key: str) -> bool:
         """Whether a capability is switched on; one never seen before follows the server's policy."""

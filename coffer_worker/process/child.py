@@ -116,6 +116,16 @@ class Child:
         if (transport := self._protocols[0].transport) is not None:
             transport.resume_reading()
 
+    def pause_errors(self) -> None:
+        """Stop reading its standard error, likewise."""
+        if (transport := self._protocols[1].transport) is not None:
+            transport.pause_reading()
+
+    def resume_errors(self) -> None:
+        """Read its standard error again."""
+        if (transport := self._protocols[1].transport) is not None:
+            transport.resume_reading()
+
     # --- ending it ----------------------------------------------------------------------------
 
     async def stop(self, grace: float, reason: str) -> str:

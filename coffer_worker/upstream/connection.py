@@ -15,6 +15,7 @@ from coffer_common import errors, jsonrpc
 from coffer_common.jsonrpc import Envelope
 from coffer_worker.core import bridge, splice
 from coffer_worker.core.framing import TooLong
+from coffer_worker.core.intake import Intake
 from coffer_worker.core.translate import Hop
 from coffer_worker.upstream.pipe import Gone, Pipe, Problem
 
@@ -22,6 +23,7 @@ __all__ = ["Connection", "Events", "Problem", "Unanswered", "UpstreamError", "ig
 
 
 _ANSWER: Final = re.compile(rb'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*,\s*"(?:result|error)"')
+_RESTING: Final = "it says too much"
 Handler = Callable[[Any, Envelope | Problem], None]
 
 
@@ -87,6 +89,8 @@ class Connection:
         self._new_id = new_id
         self._events = events
         self._pending: dict[int | str, tuple[Handler, Any]] = {}
+        self._intake = Intake()
+        self._held: set[str] = set()
         self.on_request: Callable[[bytes, str, bytes, int | str | None], None] | None = None
         """Who answers the upstream's requests instead of Coffer itself: (raw id, method, raw params, the request of
         ours on whose stream it came, where the transport tells)."""
@@ -170,7 +174,8 @@ class Connection:
                 return
         self.related = related
         try:
-            self._message(envelope)
+            if not self._message(envelope):
+                self._unasked(len(raw))
         finally:
             self.related = None
 
@@ -181,21 +186,44 @@ class Connection:
         except ValueError:
             return False
         for envelope in found:
-            if envelope is not None:
-                self._message(envelope)
+            if envelope is not None and not self._message(envelope):
+                self._unasked(0)
         return any(envelope is not None for envelope in found)
 
-    def _message(self, envelope: Envelope) -> None:
+    def _message(self, envelope: Envelope) -> bool:
+        """Whether somebody waited for it."""
         method = envelope.method
         if isinstance(method, str):
             if envelope.id:
                 self._asked(envelope, method)
             else:
                 self._events.notification(self, method, bytes(envelope.params))
-            return
+            return False
         id = number_of(envelope.raw_id)
-        if id is None or not self._settle(id, envelope):
-            self._events.stray(self, envelope.raw_id)
+        if id is not None and self._settle(id, envelope):
+            return True
+        self._events.stray(self, envelope.raw_id)
+        return False
+
+    def _unasked(self, size: int) -> None:
+        """Something came that nobody waited for; beyond its allowance the upstream must wait until we read on."""
+        loop = asyncio.get_running_loop()
+        rest = self._intake.heard(size, loop.time())
+        if rest and _RESTING not in self._held:
+            self.hold(_RESTING)
+            loop.call_later(rest, self.let_go, _RESTING)
+
+    def hold(self, why: str) -> None:
+        """Take nothing in until ``let_go`` of each reason."""
+        self._held.add(why)
+        if self.pipe is not None:
+            self.pipe.pause()
+
+    def let_go(self, why: str) -> None:
+        """The reverse."""
+        self._held.discard(why)
+        if self.pipe is not None and not self._held:
+            self.pipe.resume()
 
     def _settle(self, id: int | str, answer: Envelope | Problem) -> bool:
         entry = self._pending.pop(id, None)
@@ -219,6 +247,7 @@ class Connection:
     def _unreadable(self, line: bytes) -> None:
         """Chatter; but where it began as an answer, its call fails now rather than at its limit."""
         self._events.chatter(self, line)
+        self._unasked(len(line))
         begun = _ANSWER.match(line, 0, 200)
         if begun is not None:
             what = "an answer that is no JSON, or is nested too deeply to be read"

@@ -15,6 +15,7 @@ import msgspec
 from coffer_common import errors, jsonrpc
 from coffer_common.errors import Reason
 from coffer_worker.core.framing import Lines, TooLong
+from coffer_worker.core.intake import Intake
 from coffer_worker.log import UpstreamLog
 from coffer_worker.process.child import Child, ChildGone
 from coffer_worker.process.spawn import Launch, Spawner
@@ -39,6 +40,7 @@ class StdioPipe:
         self._lines = Lines(line_bytes)
         self._input_bytes = line_bytes
         self._errors = Lines(_STDERR_LINE)
+        self._complaints = Intake()
         self._loop = asyncio.get_running_loop()
         self._child: Child | None = None
         self._out: list[bytes] = []
@@ -135,8 +137,17 @@ class StdioPipe:
 
     def stderr(self, data: bytes) -> None:
         """The next bytes of its standard error."""
+        rest = 0.0
         for line in self._errors.feed(data):
             self._error_line(b"(a line over 64 KiB)" if isinstance(line, TooLong) else line)
+            rest = self._complaints.heard(0, self._loop.time())
+        if rest and self._child is not None and self._code is None:
+            self._child.pause_errors()
+            self._loop.call_later(rest, self._hear_errors)
+
+    def _hear_errors(self) -> None:
+        if self._child is not None and self._stderr_open and not self._closed:
+            self._child.resume_errors()
 
     def _error_line(self, line: bytes) -> None:
         self._log.stderr(line)
@@ -180,6 +191,8 @@ class StdioPipe:
     def exited(self, returncode: int) -> None:
         """The process ended; what it wrote last may still be in the pipe."""
         self._code = returncode
+        self.resume()
+        self._hear_errors()
         self._settle(self._ended, now=self._over)
 
     def _settle(self, then: Callable[[], None], *, now: bool) -> None:

@@ -212,7 +212,9 @@ class Worker:
         """The newest catalogue, by type:key."""
         found: dict[str, frames.CatalogueEntry] = {}
         for frame, payload in self.seen:
-            if isinstance(frame, frames.Catalogue) and frame.era == era and frame.session == session:
+            if not isinstance(frame, frames.Catalogue) or frame.same:
+                continue
+            if frame.era == era and frame.session == session:
                 found = {f"{entry.type}:{entry.key}": entry for entry in frames.decode_entries(payload)}
         return found
 

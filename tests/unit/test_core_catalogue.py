@@ -267,3 +267,23 @@ def test_a_groups_own_description_takes_the_place_of_the_upstreams() -> None:
     body = found.page(query, None, 0.0)
     ours = raw.replace(b"theirs", b"ours of n")
     assert body == b'{"tools":[' + ours + b"," + odd + b',{"name": "a__plain"}]}'
+
+
+def test_what_is_listed_is_recorded_when_something_is_new_or_a_while_has_passed() -> None:
+    """A catalogue that is sent again and again costs no write each time."""
+    server = made("a").servers["a"]
+
+    def listed(at: float, *keys: str) -> Base:
+        return Base([entry("a", key) for key in keys], read_at=at)
+
+    assert server.records(listed(0.0, "one"))
+    assert server.records(listed(0.0, "one")), "asked twice, recorded never"
+    server.recorded(listed(0.0, "one", "two"))
+    assert not server.records(listed(10.0, "two"))
+    assert not server.records(listed(10.0))
+    assert server.records(listed(10.0, "two", "three"))
+    server.recorded(listed(10.0, "three"))
+    assert not server.records(listed(59.0, "one", "three"))
+    assert server.records(listed(cat.RECORDED_SECONDS, "one"))
+    server.recorded(listed(cat.RECORDED_SECONDS + 5.0, "three"))
+    assert server.records(listed(cat.RECORDED_SECONDS + 5.0, "one")), "forgotten with its time"

@@ -5,7 +5,7 @@ C10: an upstream that announces a change in answer to every list; its rate is bo
 
 import pytest
 
-from coffer_worker.core.pace import ECHO, FIRST, LIMIT, PATIENCE, QUIET, SHORT, Pace
+from coffer_worker.core.pace import ECHO, FIRST, LIMIT, PATIENCE, QUIET, ROW, SHORT, SUSTAINED, Pace
 
 
 def opened() -> Pace:
@@ -89,7 +89,7 @@ def test_belief_ends_with_patience_and_comes_back_with_a_change_of_ways() -> Non
         pace.began()
         pace.read(now, changed=False)
     assert not pace.believed
-    assert pace.announced(now, busy=True) == now + 1.0
+    assert pace.announced(now, busy=True) == now + 2 * SUSTAINED
     pace.began()
     pace.read(now + 1.0, changed=True)
     assert not pace.believed
@@ -104,3 +104,45 @@ def test_a_change_renews_patience() -> None:
         pace.began()
         pace.read(now, changed=turn % PATIENCE == 0)
         assert pace.believed
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_one_that_is_believed_and_never_stops_is_read_less_often(changed: bool) -> None:
+    """A storm of announcements during calls costs a bounded number of readings, changes or not."""
+    pace, now, reads = opened(), 100.0, 0
+    while now < 160.0:
+        now = max(now, pace.announced(now, busy=True))
+        pace.began()
+        pace.read(now, changed=changed)
+        reads += 1
+        now += 0.001
+    assert reads <= ROW + 60.0 / SUSTAINED + 5
+    assert SUSTAINED < ECHO, "else each reading would be news, and the row begin anew"
+
+
+def test_quiet_ends_the_row() -> None:
+    """A change after a pause is seen at once again."""
+    pace, now = opened(), 100.0
+    for _ in range(2 * ROW):
+        now = pace.announced(now)
+        pace.began()
+        pace.read(now, changed=True)
+    assert pace.announced(now) == now + SUSTAINED
+    pace.began()
+    pace.read(now + SUSTAINED, changed=True)
+    now += SUSTAINED + ECHO + 0.1
+    assert pace.announced(now) == now + FIRST
+    pace.began()
+    pace.read(now, changed=True)
+    assert pace.announced(now) == now + SHORT
+
+
+def test_readings_that_nobody_announced_are_no_row() -> None:
+    pace = opened()
+    for n in range(3 * ROW):
+        pace.began()
+        pace.read(100.0 + n / 100, changed=True)
+    assert pace.announced(200.0, busy=True) == 200.0 + FIRST
+    pace.began()
+    pace.read(200.0, changed=True)
+    assert pace.announced(200.0) == 200.0 + SHORT
