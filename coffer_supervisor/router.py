@@ -69,8 +69,8 @@ class Router:
             (frames.Notify, self._on_notify),
         ):
             channel.on(frame_type, handler)
-        supervision.attach(self)
         self.met = supervision.met
+        supervision.attach(self)
 
     # ---- calls in
 

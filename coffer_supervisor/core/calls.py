@@ -117,8 +117,8 @@ class CallSink(Protocol):
     def adopt(self, ask: int) -> None:
         """An ask that the client was shown on another call of the session is this one's now."""
 
-    def reply(self, result: bytes) -> None:
-        """The result."""
+    def reply(self, result: Buffer) -> None:
+        """The result; a large one is not copied, and lives where it was received."""
 
     def fail(self, failure: Failure) -> None:
         """The error."""

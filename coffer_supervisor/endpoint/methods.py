@@ -281,13 +281,13 @@ def shown_capabilities(identity: Identity, scope: Scope) -> dict[str, Any]:
     if scope.server is None:
         return declared
     shown = {name: declared[name] for name in _SHOWN if isinstance(declared.get(name), dict)}
+    if extensions := protocol.carried_extensions(shown.pop("extensions", None)):
+        shown["extensions"] = extensions
     for name in ("tools", "resources", "prompts"):
         if name in shown:
             shown[name] = {**shown[name], "listChanged": True}
     return shown
 
-    if extensions := protocol.carried_extensions(shown.pop("extensions", None)):
-        shown["extensions"] = extensions
 
 def _object(raw: msgspec.Raw) -> bytes:
     data = bytes(raw)
