@@ -6,6 +6,7 @@ Authorization.
 
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,6 +27,15 @@ def description(redirect_uris: Sequence[str]) -> dict[str, Any]:
         "application_type": "native",
         "software_id": "coffer",
     }
+
+
+def publishable(url: str) -> bool:
+    """Whether a client id can be such an address: HTTPS, with a path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" and bool(parts.hostname) and parts.path not in ("", "/")
 
 
 def document(url: str) -> bytes:

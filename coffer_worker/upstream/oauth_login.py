@@ -50,6 +50,11 @@ class Wish:
 
 async def login(wish: Wish) -> Grant:
     """Log in. Raises LoginFailed."""
+    published = wish.frame.metadata_url
+    if published and not registration.publishable(published):
+        raise LoginFailed(
+            "COFFER_CLIENT_METADATA_URL names no HTTPS address with a path; mend it, and restart the daemon"
+        )
     try:
         auth, shared = await asyncio.to_thread(_load)
         return await _Flow(wish, auth, shared).run()
@@ -173,9 +178,10 @@ class _Flow:
         if known is not None:
             return self._answered(request, known[0], known[1])
         response = await send_outside(request, self._wish.url)
-        if response.status_code not in (401, 403):
-            raise LoginFailed(f"the upstream asks for no login (it answered HTTP {response.status_code})")
-        return self._answered(request, response.status_code, response.headers.get("www-authenticate", ""))
+        status, challenge = response.status_code, response.headers.get("www-authenticate", "")
+        if status != 401 and not (status == 403 and "insufficient_scope" in challenge):
+            raise LoginFailed(f"the upstream asks for no login (it answered HTTP {status})")
+        return self._answered(request, status, challenge)
 
     def _answered(self, request: httpx2.Request, status: int, challenge: str) -> httpx2.Response:
         """The scopes that a person gave come before those that the upstream names, unless it wants more than those."""

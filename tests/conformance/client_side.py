@@ -133,8 +133,13 @@ def outcomes(suite: Suite, out: Path) -> Iterator[Outcome]:
 
 def logins(suite: Suite, out: Path, wanted: Iterable[tuple[str, str]]) -> Iterator[Outcome]:
     """Scenarios with a login, in the order that was given."""
+
+    def run(one: tuple[str, str]) -> Outcome:
+        scenario, wire = one
+        return outcome(suite, scenario, wire, out)
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(lambda one: outcome(suite, *one, out), wanted)
+        yield from pool.map(run, wanted)
 
 
 def left_out() -> str:

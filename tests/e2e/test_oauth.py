@@ -163,6 +163,23 @@ async def test_a_crash_in_the_middle_of_a_renewal_asks_for_another_login(house: 
     assert "result" in await call(house)
 
 
+async def test_a_logout_in_the_middle_of_a_renewal_stands(house: Daemon, server: OAuthServer) -> None:
+    """What comes of the renewal is stored over the login that it renewed, or not at all."""
+    assert (await log_in(house))["state"] == "done"
+    await asyncio.to_thread(house.wait_state, "web", "ready")
+    server.expire()
+    server.held = asyncio.Event()
+    calling = asyncio.create_task(call(house))
+    async with asyncio.timeout(20):
+        await server.answering.wait()
+    assert (await api(house, "POST", "/resources/mcp_server/web/logout"))["forgotten"]
+    server.held.set()
+    assert (await calling)["error"]["data"]["reason"] == "needs_login"
+    await asyncio.to_thread(house.wait_state, "web", "needs_login")
+    assert not (await api(house, "POST", "/resources/mcp_server/web/logout"))["forgotten"]
+    assert server.refreshes == 1
+
+
 async def test_a_client_that_a_person_registered(daemon: Daemon, server: OAuthServer) -> None:
     """The provider registers nobody by itself: an id and a secret of one's own, which is nowhere but in the store."""
     server.registers, server.registered = False, {"by-hand": "s3cret-of-the-provider"}

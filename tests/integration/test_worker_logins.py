@@ -155,6 +155,25 @@ async def test_a_server_that_wants_no_login_says_so(server: OAuthServer, shelf: 
         await log_in(server, bearer)
 
 
+@pytest.mark.parametrize("url", ["http://example.org/client.json", "https://example.org"])
+async def test_a_description_that_cannot_be_published_there_is_told(
+    server: OAuthServer, shelf: Shelf, url: str
+) -> None:
+    with pytest.raises(LoginFailed, match="COFFER_CLIENT_METADATA_URL names no HTTPS address"):
+        await log_in(server, worker(shelf, server), published=url)
+
+
+async def test_a_published_description_takes_the_place_of_a_registration(server: OAuthServer, shelf: Shelf) -> None:
+    """Where the authorization server looks such documents up; it is asked under the same id at a renewal."""
+    server.metadata = {"client_id_metadata_document_supported": True}
+    bearer = worker(shelf, server)
+    found = await log_in(server, bearer, published="https://example.org/client.json")
+    server.expire()
+    assert good(server, await bearer.instead(found.access, CHALLENGE))
+    assert {form["client_id"] for form in server.forms} == {"https://example.org/client.json"}
+    assert server.registrations == 0
+
+
 async def test_an_authorization_server_without_tls_elsewhere_is_not_used(server: OAuthServer, shelf: Shelf) -> None:
     server.authorization_server = "http://as.example"
     with pytest.raises(LoginFailed, match="it has no TLS"):

@@ -213,3 +213,32 @@ async def test_a_revoked_login_keeps_its_registration(server: OAuthServer, shelf
     assert "revoked" in bearer.why
     again = await log_in(server, bearer)
     assert (server.registrations, again.client_id) == (1, found.client_id)
+
+
+@pytest.mark.parametrize("relogged", [False, True])
+async def test_a_refused_login_is_forgotten_but_no_newer_one(server: OAuthServer, shelf: Shelf, relogged: bool) -> None:
+    """While the refusal was on its way a person logged in, or out: that stays."""
+    bearer, other = worker(shelf, server), Shelf()
+    found = await log_in(server, bearer)
+    server.revoke()
+    if relogged:
+        await log_in(server, worker(other, server))
+
+    def meanwhile() -> None:
+        shelf.text = other.text
+
+    shelf.interlude = meanwhile
+    token = await bearer.instead(found.access, CHALLENGE)
+    assert (token != "", good(server, token)) == (relogged, relogged)
+    assert shelf.text == other.text
+
+
+async def test_a_refused_login_is_over_where_nothing_can_be_stored(server: OAuthServer, shelf: Shelf) -> None:
+    """The keychain went away meanwhile: this worker does not ask again and again."""
+    bearer = worker(shelf, server)
+    found = await log_in(server, bearer)
+    server.revoke()
+    shelf.interlude = lambda: setattr(shelf, "broken", "the keychain is locked")
+    assert await bearer.instead(found.access, CHALLENGE) == ""
+    assert await bearer.token() == ""
+    assert server.refreshes == 1

@@ -22,10 +22,12 @@ CHALLENGE = "Bearer"
 
 
 class Shelf:
-    """One stored text, and a way to it for each worker. `broken`: why it cannot be used."""
+    """One stored text, and a way to it for each worker. `broken`: why it cannot be used; `interlude`: what happens
+    once, before the next text is stored."""
 
     def __init__(self) -> None:
         self.text, self.broken = "", ""
+        self.interlude: Callable[[], None] | None = None
 
 
 class _Way:
@@ -36,6 +38,9 @@ class _Way:
     def send(self, frame: Any, payload: bytes = b"") -> None:
         """What the supervisor answers."""
         shelf, value, changed = self._shelf, "", False
+        if isinstance(frame, frames.StoreSecret) and shelf.interlude is not None:
+            interlude, shelf.interlude = shelf.interlude, None
+            interlude()
         if isinstance(frame, frames.StoreSecret) and not shelf.broken:
             changed = frame.over not in ("", frames.secret_digest(shelf.text))
             shelf.text = shelf.text if changed else frame.value
@@ -54,7 +59,10 @@ def worker(shelf: Shelf, server: OAuthServer, client: OAuthClient = grants.NOBOD
 
 
 async def log_in(
-    server: OAuthServer, bearer: Bearer, browser: Callable[[str], Awaitable[dict[str, str]]] = agreed
+    server: OAuthServer,
+    bearer: Bearer,
+    browser: Callable[[str], Awaitable[dict[str, str]]] = agreed,
+    published: str = "",
 ) -> Grant:
     """A person's login, with everything between worker and browser taken as granted."""
     visits: list[str] = []
@@ -67,7 +75,7 @@ async def log_in(
 
     wish = oauth_login.Wish(
         server.url,
-        frames.Login("l", REDIRECT),
+        frames.Login("l", REDIRECT, published),
         await bearer.before(),
         bearer.challenge,
         visits.append,

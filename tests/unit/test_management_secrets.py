@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coffer_common import plaintext
-from coffer_common.resources import HttpServer, StdioServer
+from coffer_common.resources import HttpServer, OAuthClient, StdioServer
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0abc.c2lnbmF0dXJl"
 
@@ -46,6 +46,8 @@ def http(url: str = "https://api.example.com/mcp", **headers: str) -> HttpServer
         http("https://api.example.com/?api_key=abcdef12"),
         http("https://api.example.com/?x=q9X2mB7vL4tR8wZ1nK5c"),
         http("https://api.example.com/ghp_aaaaaaaaaaaaaaaaaaaa/mcp"),
+        HttpServer(url="https://api.example.com/", oauth=OAuthClient(client_id="a", client_secret="short")),
+        HttpServer(url="https://api.example.com/", oauth=OAuthClient(client_id="a", client_secret="x${ref}")),
     ],
 )
 def test_secrets_in_the_open_are_found(config: StdioServer | HttpServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from mcp.shared.auth import OAuthClientMetadata
 
 from coffer_worker.core import registration
@@ -24,6 +25,22 @@ def test_the_document_names_where_it_is_and_keeps_no_secret() -> None:
     assert found["token_endpoint_auth_method"] == "none"
     assert "http://127.0.0.1:8000/oauth/callback" in found["redirect_uris"]
     assert len(found["redirect_uris"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        (registration.EXAMPLE, True),
+        ("http://example.org/client.json", False),
+        ("https://example.org", False),
+        ("https://example.org/", False),
+        ("https:///client.json", False),
+        ("https://[x/client.json", False),
+        ("client.json", False),
+    ],
+)
+def test_where_it_can_be_published(url: str, good: bool) -> None:
+    assert registration.publishable(url) is good
 
 
 def test_the_document_says_what_a_registration_says() -> None:

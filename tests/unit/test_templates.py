@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import keyring
 import pytest
 
-from coffer_common.resources import HttpServer, StdioServer
+from coffer_common.resources import HttpServer, OAuthClient, StdioServer
 from coffer_supervisor import templates
 from coffer_supervisor.credentials import CredentialError, CredentialVault, MissingCredential
 from tests.unit.test_credentials import Memory
@@ -40,10 +40,12 @@ async def test_env_headers_and_url_are_filled_and_nothing_else(vault: Credential
     assert filled.config.env == {"A": "x s3cr3t-${gh}", "B": "s3cr3t-${gh}s3cr3t\nline", "C": "plain"}
     assert (filled.config.command, filled.config.args) == ("${gh}", ("${gh}",))
     assert filled.secrets == ("s3cr3t-${gh}", "s3cr3t\nline")
-    http = HttpServer(url="http://h/${gh}?k=${gh}", headers={"X": "Bearer ${gh}", "Y": "z"})
+    oauth = OAuthClient(client_id="${gh}", client_secret="${gh}", scope="a")
+    http = HttpServer(url="http://h/${gh}?k=${gh}", headers={"X": "Bearer ${gh}", "Y": "z"}, oauth=oauth)
     web = await templates.resolve(http, "up", vault)
     assert isinstance(web.config, HttpServer)
     assert (web.config.url, web.config.headers["X"]) == ("http://h/s3cr3t-${gh}?k=s3cr3t-${gh}", "Bearer s3cr3t-${gh}")
+    assert web.config.oauth == OAuthClient(client_id="${gh}", client_secret="s3cr3t-${gh}", scope="a")
     assert web.secrets == ("s3cr3t-${gh}",)
     assert "s3cr3t" not in repr(filled) + repr(web)
 
@@ -53,6 +55,10 @@ async def test_env_headers_and_url_are_filled_and_nothing_else(vault: Credential
     [
         (HttpServer(url="http://h", headers={"X-A": "${pem}"}), "header X-A"),
         (HttpServer(url="http://h/${pem}"), "the URL"),
+        (
+            HttpServer(url="http://h", oauth=OAuthClient(client_id="a", client_secret="${pem}")),
+            "the OAuth client secret",
+        ),
         (StdioServer(command="c", env={"Z": "${zero}"}), "env Z"),
     ],
 )
