@@ -140,7 +140,6 @@ class NoticeSink(Protocol):
     def session_ask(self, session: str, ask: int, method: str, params: bytes) -> bool:
         """An upstream's request that belongs to a legacy session but to no call of its; False where the session
         cannot be asked now."""
-        return False
 
     def session_withdraw(self, session: str, ask: int) -> None:
         """The upstream took such a request back."""

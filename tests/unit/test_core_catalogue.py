@@ -287,3 +287,11 @@ def test_what_is_listed_is_recorded_when_something_is_new_or_a_while_has_passed(
     assert server.records(listed(cat.RECORDED_SECONDS, "one"))
     server.recorded(listed(cat.RECORDED_SECONDS + 5.0, "three"))
     assert server.records(listed(cat.RECORDED_SECONDS + 5.0, "one")), "forgotten with its time"
+
+
+def test_uris_are_also_found_as_clients_normalise_them() -> None:
+    """R05: the upstream's own and the aggregate's; the first that has a form keeps it."""
+    base = Base([entry("s", "HTTP://Host.Example", "resource"), entry("s", "http://host.example/", "resource")])
+    found = base.by_uri
+    assert found["http://host.example/"] == "HTTP://Host.Example"
+    assert base.by_uri is found

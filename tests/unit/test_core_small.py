@@ -12,7 +12,7 @@ from coffer_common import errors, frames
 from coffer_supervisor import core
 from coffer_supervisor.core import cursors, uritemplate
 from coffer_supervisor.core import lifecycle_words as w
-from coffer_supervisor.core.calls import CallError, Scope, failure, passed_failure
+from coffer_supervisor.core.calls import CallError, CallRequest, Principal, Scope, failure, passed_failure
 from coffer_supervisor.core.cursors import Position
 from coffer_supervisor.core.deadlines import Deadlines
 from coffer_supervisor.core.gate import gate
@@ -264,6 +264,18 @@ def test_scopes_name_and_errors_carry_their_data() -> None:
     assert (found.code, json.loads(found.error)["data"]["uri"]) == (-32002, "x://y")
     assert failure(errors.UNKNOWN_RESOURCE, "no such", "modern").code == -32602
     assert str(CallError(found)) == "no such"
+
+
+@pytest.mark.parametrize(
+    ("principal", "said", "shown"),
+    [("client:laptop", "cursor", "laptop"), ("daemon", "cursor", "cursor"), ("local", "", "local user")],
+)
+def test_a_caller_is_shown_by_its_identity_else_by_what_it_calls_itself(principal: str, said: str, shown: str) -> None:
+    """A name that a client gives itself never hides the identity that it came with."""
+    caller = frames.Caller("s", principal, "/mcp", "prefixed", "2025-11-25", "http")
+    name = principal.removeprefix("client:") if principal.startswith("client:") else "local user"
+    request = CallRequest(caller, Principal(principal, name), Scope("/mcp"), "tools/call", b"{}", client_name=said)
+    assert request.shown_client == shown
 
 
 def test_an_upstreams_own_error_passes_as_it_is() -> None:

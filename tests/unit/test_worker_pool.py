@@ -234,3 +234,11 @@ def test_the_project_that_has_been_idle_for_longest_gives_way() -> None:
     assert it.find(at("/c")) == Open(it.key_for(at("/c")), newer)
     newer.subscriptions = 1
     assert isinstance(it.find(at("/c")), Refusal)
+
+
+def test_the_projects_that_connections_are_open_for_are_told_once_each() -> None:
+    it = pool(isolation="shared")
+    it.per_project = True
+    for number, (session, cwd) in enumerate((("a", "/w/b"), ("b", "/w/a"), ("c", "")), 1):
+        opened(it, Caller(session, "local", "/mcp", "prefixed", "2025-11-25", "shim", cwd=cwd), number)
+    assert it.projects() == ("/w/a", "/w/b")

@@ -84,6 +84,13 @@ def test_requests_of_our_own() -> None:
     }  # fmt: skip
 
 
+def test_the_callers_capabilities_travel_with_each_modern_request_alone() -> None:
+    """E17: in the place of the connection's own; a legacy hop fixed them in its handshake."""
+    for hop, told in ((MODERN, {"roots": {}}), (LEGACY, None)):
+        made = translate.request_params("tools/call", "a", b"{}", hop, 1, capabilities=b'{"roots":{}}')[0]
+        assert json.loads(made)["_meta"].get(META + "clientCapabilities") == told
+
+
 @pytest.mark.parametrize("params", [b"[]", b'{"_meta":1}', b"x"])
 def test_params_that_are_no_object_are_refused(params: bytes) -> None:
     with pytest.raises(ValueError, match="not"):
@@ -269,6 +276,12 @@ def test_who_answers_stands_in_a_bridged_result() -> None:
         META + "serverInfo": {"name": "own"}
     }
     assert json.loads(translate.result("tools/call", b'{"_meta":1}', "legacy", view))["_meta"] == 1
+
+
+def test_an_entry_with_and_without_references() -> None:
+    assert translate.renamed_meta(b'{"name":"a", "_meta":{}}', "s") == b'{"name":"a", "_meta":{}}'
+    made = json.loads(translate.renamed_meta(b'{"_meta":{"ui":{"resourceUri":"ui://a/v"}}}', "s"))
+    assert made == {"_meta": {"ui": {"resourceUri": "ui://s/a/v"}}}
 
 
 def test_is_error() -> None:
