@@ -31,10 +31,11 @@ class Logins:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         done: Callable[[], None],
         *,
+        server: str,
         mask: Callable[[str], str],
     ) -> None:
         self._bearer, self._outlet, self._post, self._spawn, self._done = bearer, outlet, post, spawn, done
-        self._mask = mask
+        self._server, self._mask = server, mask
         self._login = ""
         self._code: asyncio.Future[frames.LoginCode] | None = None
 
@@ -81,5 +82,5 @@ class Logins:
             self._outlet.send(frames.LoginUrl(frame.login, url))
 
         before = await bearer.before()
-        wish = oauth_login.Wish(bearer.url, frame, before, bearer.challenge, show, brought, bearer.client)
+        wish = oauth_login.Wish(bearer.url, frame, before, bearer.challenge, show, brought, bearer.client, self._server)
         await bearer.adopt(await oauth_login.login(wish))

@@ -86,10 +86,11 @@ class Runner:
         self._keeping = Keeping(self._outlet, self._relay.number)
         bearer = self._reach(config, Path(frame.records_dir))
         self._build_calls(config, frame.run)
+        spawn = self._connections.spawn
         self._logins = Logins(
-            bearer, self._outlet, self._post, self._connections.spawn, self._logged_in, mask=self._log.mask
+            bearer, self._outlet, self._post, spawn, self._logged_in, server=self._name, mask=self._log.mask
         )
-        self._connections.spawn(caps.watch(self._name, config.limits, self._connections))
+        spawn(caps.watch(self._name, config.limits, self._connections))
         self._begin()
 
     def _reach(self, config: McpServerConfig, records: Path) -> Bearer | None:

@@ -37,7 +37,8 @@ class LoginFailed(Exception):
 class Wish:
     """A login to the upstream at ``url``. ``before``: what is known from an earlier one. ``challenge``: the status and
     ``WWW-Authenticate`` with which the upstream asked for it. ``show`` is given the address for the browser;
-    ``brought`` waits for what comes of it. ``client``: how a person registered Coffer there, if one did."""
+    ``brought`` waits for what comes of it. ``client``: how a person registered Coffer there, if one did. ``server`` is
+    the upstream's name."""
 
     url: str
     frame: frames.Login
@@ -46,6 +47,7 @@ class Wish:
     show: Callable[[str], None]
     brought: Callable[[], Awaitable[frames.LoginCode]]
     client: OAuthClient = grants.NOBODY
+    server: str = "NAME"
 
 
 async def login(wish: Wish) -> Grant:
@@ -159,17 +161,18 @@ class _Flow:
     def _by_hand(self) -> str:
         return (
             "Where a provider registers nobody by itself, register Coffer there, with the redirect URL "
-            f"{self._wish.frame.redirect_uri}, and give what you get: coffer mcp update NAME --oauth-client-id ID"
+            f"{self._wish.frame.redirect_uri}, and give what you get: "
+            f"coffer mcp update {self._wish.server} --oauth-client-id ID"
         )
 
     def _check_issuer(self) -> None:
         """The provider forgets a client that belongs to another authorization server, and would go on without it."""
-        context = self._provider.context
+        context, server = self._provider.context, self._wish.server
         if self._wish.client.client_id and context.client_info is None:
             raise LoginFailed(
                 f"the server sends logins to {http_rules.origin(self._issuer())}, which is not the "
-                "authorization server that its client id is for. If that is right: coffer mcp logout NAME, then "
-                "coffer mcp update NAME --oauth-issuer URL"
+                f"authorization server that its client id is for. If that is right: coffer mcp logout {server}, then "
+                f"coffer mcp update {server} --oauth-issuer URL"
             )
 
     async def _challenged(self, request: httpx2.Request) -> httpx2.Response:
