@@ -73,6 +73,9 @@ def import_(
     rename: Annotated[
         list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Import the entry OLD under the name NEW.")
     ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="ENTRY", help="Leave an entry out, spelt as in the file.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     allow_plaintext: Annotated[
         bool, typer.Option("--allow-plaintext", help="Leave secrets in the configuration, as they are.")
@@ -82,17 +85,11 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Take over the servers of another program's configuration. Secrets go to the credential store; the file stays."""
-    path, form = located(source, config)
-    data = files.read(path)
-    if data is None:
-        raise CliError(
-            f"there is no file {path}", "name the file: coffer import FILE, or --config FILE", exits.NOT_FOUND
-        )
-    document = files.document(path, files.text_of(path, data), form)
+    path, document = _read(*located(source, config))
     project = known.project_of(path, Path.home())
-    plans = _plans(document, pairs(rename or (), "--rename"), allow_plaintext, project)
+    plans = _plans(document, pairs(rename or (), "--rename"), skip or [], allow_plaintext, project)
     daemon = client.running() if dry_run else client.connect()
-    present = _settle_names(daemon, plans, ask=not (yes or dry_run or as_json))
+    present = _settle_names(daemon, plans, ask=not (yes or dry_run or as_json), dry_run=dry_run)
     if not as_json and not quiet:
         _show(path, plans, present)
     todo = [plan for plan in plans if not plan.problem and id(plan) not in present]
@@ -101,9 +98,19 @@ def import_(
         confirm(f"Import {counted(len(todo), 'server')}?", yes)
         assert daemon is not None
         states = {id(plan): _carry_out(daemon, plan) for plan in todo}
-    _report(path, plans, present, states, dry_run=dry_run, as_json=as_json, quiet=quiet)
+    rows = [_row(plan, present.get(id(plan)), states) for plan in plans]
+    done = Imported(file=str(path), dry_run=dry_run, servers=rows)
+    _report(done, source if source in known.CLIENTS else "CLIENT", as_json=as_json, quiet=quiet)
     if any(state == "failed" for state, _ in states.values()) or (not dry_run and any(one.problem for one in plans)):
         raise typer.Exit(exits.FAILURE)
+
+
+def _read(path: Path, form: known.Format) -> tuple[Path, Any]:
+    data = files.read(path)
+    if data is None:
+        hint = "name the file: coffer import FILE, or --config FILE"
+        raise CliError(f"there is no file {path}", hint, exits.NOT_FOUND)
+    return path, files.document(path, files.text_of(path, data), form)
 
 
 def located(source: str, config: str | None) -> tuple[Path, known.Format]:
@@ -125,13 +132,17 @@ def form_of(path: Path) -> known.Format:
     return "toml" if path.suffix == ".toml" else "json"
 
 
-def _plans(document: Any, renames: dict[str, str], allow_plaintext: bool, of_file: str) -> "list[Plan]":
+def _plans(
+    document: Any, renames: dict[str, str], skipped: list[str], allow_plaintext: bool, of_file: str
+) -> "list[Plan]":
     plans: list[Plan] = []
+    names: set[str] = set()
     for table, entries in known.server_tables(document).items():
         project = table[1] if table[0] == "projects" else of_file
         place = f"the project {project}" if project else ".".join(table)
         for key, entry in entries.items():
-            if known.is_ours(entry):
+            names.add(key)
+            if known.is_ours(entry) or key in skipped:
                 continue
             plan = foreign.read(
                 key,
@@ -146,8 +157,9 @@ def _plans(document: Any, renames: dict[str, str], allow_plaintext: bool, of_fil
                 _check_name(renames[key])
                 plan.rename(renames[key])
             plans.append(plan)
-    if unknown := renames.keys() - {plan.wish for plan in plans}:
-        raise usage(f"--rename {min(unknown)}: there is no such entry", "names are spelt as in the file")
+    for option, given in (("--rename", renames.keys()), ("--skip", set(skipped))):
+        if unknown := given - names:
+            raise usage(f"{option} {min(unknown)}: there is no such entry", "names are spelt as in the file")
     return plans
 
 
@@ -160,8 +172,11 @@ def _check_name(name: str) -> None:
         raise usage(f"{name} cannot be a server's name", SERVER_NAME_RULE)
 
 
-def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool) -> dict[int, str]:
-    """Gives each plan a name of its own. Returned: what needs nothing done, and why. Raises on a clash left open."""
+def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool, dry_run: bool) -> dict[int, str]:
+    """Gives each plan a name of its own. Returned: what needs nothing done, and why.
+
+    A clash that is left open is raised, and shown in a dry run.
+    """
     taken: dict[str, ResourceView] = {}
     credentials: set[str] = set()
     if daemon is not None:
@@ -181,9 +196,16 @@ def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool) ->
         while plan.name in used or (plan.name in taken and id(plan) not in present):
             other = used.get(plan.name)
             holder = f"{other.wish} of {other.place}" if other else f"the server {plan.name} that Coffer has"
-            _resolve(plan, holder, {*used, *taken}, ask=ask)
-        used[plan.name] = plan
-        if id(plan) not in present:
+            try:
+                _resolve(plan, holder, {*used, *taken}, ask=ask)
+            except CliError as error:
+                if not dry_run:
+                    raise
+                plan.problem = f"{error.message}; {error.hint}"
+                break
+        else:
+            used[plan.name] = plan
+        if not plan.problem and id(plan) not in present:
             _free_credentials(plan, credentials)
     return present
 
@@ -200,23 +222,26 @@ def _resolve(plan: "Plan", holder: str, names: set[str], *, ask: bool) -> None:
         number += 1
     what = f"{plan.wish} of {plan.place} would be called {plan.name}, as {holder} is"
     if not (ask and sys.stdin.isatty()):
-        raise CliError(what, f"give it another name: --rename '{plan.wish}={proposal}'", exits.CONFLICT)
+        hint = f"give it another name: --rename '{plan.wish}={proposal}', or leave it out: --skip '{plan.wish}'"
+        raise CliError(what, hint, exits.CONFLICT)
     name = typer.prompt(f"{what}. Another name for it", default=proposal, err=True)
     _check_name(name)
     plan.rename(name)
 
 
 def _same(plan: "Plan", found: ResourceView) -> bool:
+    """Whether it is what Coffer has: by what it starts or reaches. How it is curated there was chosen since."""
     wanted: Any = msgspec.convert(plan.config, McpServerConfig)
     try:
         there: Any = msgspec.convert(found.config, McpServerConfig)
     except msgspec.ValidationError:
         return False
-    if isinstance(there, StdioServer):
-        there = msgspec.structs.replace(there, path=None)
-        if there.per_project and isinstance(wanted, StdioServer) and wanted.per_project:
-            there = msgspec.structs.replace(there, cwd=wanted.cwd)
-    return bool(wanted == there)
+    if type(wanted) is not type(there):
+        return False
+    members = ["command", "args", "env", "cwd"] if isinstance(there, StdioServer) else ["url", "headers"]
+    if isinstance(there, StdioServer) and (there.per_project or wanted.per_project):
+        members.remove("cwd")
+    return all(getattr(wanted, member) == getattr(there, member) for member in members)
 
 
 def _free_credentials(plan: "Plan", taken: set[str]) -> None:
@@ -287,36 +312,24 @@ def _carry_out(daemon: "Client", plan: "Plan") -> tuple[str, str]:
     except CliError as error:
         for path in stored:
             daemon.send("DELETE", path, Removed)
-        return "failed", f"{error.message} {error.hint}".strip()
+        return "failed", ". ".join(one for one in (error.message, error.hint) if one)
     return "imported", ""
 
 
-def _report(
-    path: Path,
-    plans: "list[Plan]",
-    present: dict[int, str],
-    states: dict[int, tuple[str, str]],
-    *,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    done = Imported(
-        file=str(path), dry_run=dry_run, servers=[_row(plan, present.get(id(plan)), states) for plan in plans]
-    )
+def _report(done: Imported, owner: str, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         render.data(done)
         return
     for one in done.servers:
         if one.state == "failed":
             render.error(f"{one.name} could not be imported: {one.reason}")
-    if quiet or dry_run:
+    if quiet or done.dry_run:
         return
     count = sum(one.state == "imported" for one in done.servers)
     if count:
         render.line(f"✓ {counted(count, 'server')} imported; coffer mcp list shows how they are")
-        render.line(f"  {path} is as it was; let its client use Coffer: coffer install CLIENT")
-    elif plans:
+        render.line(f"  {done.file} is as it was; let its client use Coffer: coffer install {owner}")
+    elif done.servers:
         render.line("nothing was imported")
 
 

@@ -25,6 +25,10 @@ from coffer_common import exits
 from coffer_common.api import ResourceList
 
 Config = Annotated[str | None, typer.Option("--config", metavar="FILE", help=CONFIG_HELP)]
+OneServer = Annotated[
+    str | None, typer.Option("--server", help="Give it this server alone.", autocompletion=server_names)
+]
+OneGroup = Annotated[str | None, typer.Option("--group", help="Give it this group alone.", autocompletion=group_names)]
 Client = Annotated[str, typer.Argument(metavar="CLIENT", help=f"{SOURCES}; for any other, see what to paste.")]
 EntryName = Annotated[str, typer.Option("--name", help="What the entry is called in the client.")]
 
@@ -67,12 +71,8 @@ def install(
     *,
     config: Config = None,
     entry_name: EntryName = known.ENTRY,
-    server: Annotated[
-        str | None, typer.Option("--server", help="Give it this server alone.", autocompletion=server_names)
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", help="Give it this group alone.", autocompletion=group_names)
-    ] = None,
+    server: OneServer = None,
+    group: OneGroup = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Take out its entries of servers that Coffer has; uninstall puts them back."),

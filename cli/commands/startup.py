@@ -26,6 +26,8 @@ UNIT: Final = "coffer.service"
 LABEL: Final = "io.github.coffer.daemon"
 _HEAD: Final = "# written by: coffer daemon enable"
 _SYSTEMCTL_SECONDS: Final = 10.0
+_CARRIED: Final = ("COFFER_PORTS", "COFFER_CLIENT_METADATA_URL", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,15 @@ def place(platform: str, home: Path, env: Mapping[str, str]) -> Place:
     named = env.get("XDG_CONFIG_HOME", "")
     folder = (Path(named) if os.path.isabs(named) else home / ".config") / "systemd" / "user"
     return Place("systemd", folder / UNIT, folder / "default.target.wants" / UNIT)
+
+
+def surroundings(root: Path, env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that the daemon needs of this shell at login, and those that hold a login and stay out of files."""
+    found = {"COFFER_HOME": str(root), "PATH": env.get("PATH", os.defpath)}
+    found |= {name: env[name] for name in _CARRIED if env.get(name)}
+    proxies = {name: env[name] for name in (*_PROXIES, *map(str.lower, _PROXIES)) if env.get(name)}
+    left = sorted(name for name, value in proxies.items() if "@" in value)
+    return found | {name: value for name, value in proxies.items() if name not in left}, left
 
 
 def unit(words: list[str], environ: Mapping[str, str]) -> str:
@@ -105,7 +116,7 @@ def enable(as_json: Json = False, quiet: Quiet = False) -> None:
     home = client.home()
     home.ensure()
     where = place(sys.platform, Path.home(), os.environ)
-    environ = {"COFFER_HOME": str(home.root), "PATH": os.environ.get("PATH", os.defpath)}
+    environ, left = surroundings(home.root, os.environ)
     words = spawn.command("--foreground")
     wished = unit(words, environ) if where.manager == "systemd" else agent(words, environ)
     before, after = files.change(where.file, lambda _old: wished)
@@ -122,6 +133,8 @@ def enable(as_json: Json = False, quiet: Quiet = False) -> None:
         )
         render.line(f"  {where.file}")
         render.line("  start it now: coffer daemon start" if client.running() is None else "  it runs already")
+        for name in left:
+            render.note(f"note: {name} holds a login and is not written down; give it to the daemon another way")
 
     _report(done, human, as_json, quiet)
 
@@ -180,7 +193,4 @@ def _tell(where: Place) -> None:
 
 
 def _report(done: Startup, human: Any, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        render.data(done)
-    elif not quiet:
-        human()
+    render.emit(as_json, done, human, quiet=quiet)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -127,6 +128,20 @@ def test_two_projects_of_one_file_share_a_server(coffer: Daemon, tmp_path: Path)
     rows = json.loads(run(coffer, "import", "claude-code", "--yes", "--json").stdout)["servers"]
     assert [(row["name"], row["state"]) for row in rows] == [("lsp", "imported"), ("lsp", "present")]
     assert "runs in each project" in rows[1]["reason"]
+
+
+def test_what_was_curated_since_is_still_the_same_server(coffer: Daemon, cursor: Path) -> None:
+    """A server is known by what it starts; one that clashes is shown in a dry run, and can be left out."""
+    in_file(coffer)
+    run(coffer, "import", "cursor", "--yes", "--skip", "away")
+    run(coffer, "mcp", "update", "my-server", "--limit", "start=45", "--description", "mine", "--no-wait")
+    run(coffer, "mcp", "add", "away", "--disabled", "--", "something-else")
+    rows = json.loads(run(coffer, "import", "cursor", "--dry-run", "--json").stdout)["servers"]
+    assert [row["state"] for row in rows] == ["present", "skipped"]
+    assert "--rename 'away=away-2'" in rows[1]["reason"] and "--skip 'away'" in rows[1]["reason"]
+    run(coffer, "import", "cursor", "--yes", code=exits.CONFLICT)
+    run(coffer, "import", "cursor", "--yes", "--skip", "away")
+    assert "no such entry" in run(coffer, "import", "cursor", "--yes", "--skip", "nobody", code=exits.USAGE).stderr
 
 
 def test_installing_changes_its_own_entry_alone(coffer: Daemon, cursor: Path) -> None:
@@ -273,7 +288,7 @@ def test_an_unknown_client_gets_the_lines_to_paste(coffer: Daemon) -> None:
     assert "neither" in run(coffer, "import", "zed", code=exits.USAGE).stderr
 
 
-def test_start_at_login(coffer: Daemon) -> None:
+def test_start_at_login(coffer: Daemon, tmp_path: Path) -> None:
     """The unit is written, enabled and taken away again, with no manager needed for it."""
     first = json.loads(run(coffer, "daemon", "enable", "--json").stdout)
     assert (first["enabled"], first["changed"]) == (True, True)
@@ -281,6 +296,17 @@ def test_start_at_login(coffer: Daemon) -> None:
     assert f'Environment="COFFER_HOME={coffer.home}"' in unit
     assert '"coffer-daemon" "--foreground"' in unit
     assert os.readlink(first["files"][1]) == first["files"][0]
+    if analyze := shutil.which("systemd-analyze"):
+        run_dir = tmp_path / "run"
+        run_dir.mkdir(mode=0o700)
+        verified = subprocess.run(
+            [analyze, "verify", "--user", first["files"][0]],
+            env={**coffer.env, "XDG_RUNTIME_DIR": str(run_dir)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (verified.returncode, verified.stderr) == (0, ""), verified
     assert json.loads(run(coffer, "daemon", "enable", "--json").stdout)["changed"] is False
     assert json.loads(run(coffer, "daemon", "disable", "--json").stdout)["files"] == first["files"][::-1]
     assert json.loads(run(coffer, "daemon", "disable", "--json").stdout)["changed"] is False

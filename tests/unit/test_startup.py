@@ -28,3 +28,24 @@ def test_an_agent_starts_at_login_and_after_a_crash() -> None:
     assert found["ProgramArguments"] == ["/py", "-m", "x"]
     assert found["EnvironmentVariables"] == {"A": "<b>"}
     assert (found["RunAtLoad"], found["KeepAlive"]) == (True, {"SuccessfulExit": False})
+
+
+def test_what_the_daemon_needs_of_this_shell_is_there_at_login_too() -> None:
+    """Ports, certificates and proxies; not a proxy that holds a login, which is named."""
+    env = {
+        "PATH": "/bin",
+        "COFFER_PORTS": "8100-8109",
+        "SSL_CERT_FILE": "/c.pem",
+        "HTTPS_PROXY": "http://me:secret@proxy:1",
+        "no_proxy": "localhost",
+        "OTHER": "x",
+    }
+    found, left = startup.surroundings(Path("/h"), env)
+    assert found == {
+        "COFFER_HOME": "/h",
+        "PATH": "/bin",
+        "COFFER_PORTS": "8100-8109",
+        "SSL_CERT_FILE": "/c.pem",
+        "no_proxy": "localhost",
+    }
+    assert left == ["HTTPS_PROXY"]
