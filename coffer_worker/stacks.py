@@ -60,9 +60,7 @@ def _steps(awaited: Any) -> Iterator[str]:
     for _ in range(_DEEPEST):
         frame, code = _at(awaited)
         if code is None:
-            if awaited is not None:
-                yield f"waits for a {type(awaited).__name__}"
-            return
+            return  # the loop's own future, or nothing: the step before says what for
         yield _step(code, code.co_firstlineno if frame is None else frame.f_lineno)
         awaited = next((found for name in _LINKS if (found := getattr(awaited, name, None)) is not None), None)
 
