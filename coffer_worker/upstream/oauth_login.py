@@ -197,8 +197,17 @@ class _Flow:
     async def _show(self, url: str) -> None:
         if weburl.browsable(url) is None:
             raise LoginFailed("the authorization server wants the browser sent to what is no web address")
+        self._check_pkce()
         self._settle_method()
         self._wish.show(url)
+
+    def _check_pkce(self) -> None:
+        """Where its metadata says how it takes the challenge, it must be as it is made. It may be silent: some of the
+        largest providers are."""
+        metadata = self._provider.context.oauth_metadata
+        methods = None if metadata is None else metadata.code_challenge_methods_supported
+        if methods is not None and "S256" not in methods:
+            raise LoginFailed("its authorization server does not protect logins as MCP asks for (PKCE with S256)")
 
     def _settle_method(self) -> None:
         """How a secret that a person gave is shown: the authorization server says so, and has been asked by now."""

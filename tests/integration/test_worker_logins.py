@@ -194,6 +194,16 @@ async def test_a_browser_is_sent_to_web_addresses_alone(server: OAuthServer, she
     assert server.authorized == []
 
 
+async def test_a_login_without_pkce_is_not_begun(server: OAuthServer, shelf: Shelf) -> None:
+    """MCP, Authorization: an authorization server that takes no S256 challenge is refused; a silent one is tried."""
+    server.metadata = {"code_challenge_methods_supported": ["plain"]}
+    with pytest.raises(LoginFailed, match="PKCE with S256"):
+        await log_in(server, worker(shelf, server))
+    assert server.authorized == []
+    server.metadata = {"code_challenge_methods_supported": None}
+    assert good(server, (await log_in(server, worker(shelf, server))).access)
+
+
 async def test_a_refusal_of_the_person_is_told(server: OAuthServer, shelf: Shelf) -> None:
     server.denied = True
     with pytest.raises(LoginFailed, match="did not allow it: access_denied"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mcp.shared.auth import OAuthClientMetadata
 
+from coffer_supervisor.logins import CALLBACK_PATH
 from coffer_worker.core import registration
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-metadata.json"
@@ -25,6 +26,7 @@ def test_the_document_names_where_it_is_and_keeps_no_secret() -> None:
     assert found["token_endpoint_auth_method"] == "none"
     assert "http://127.0.0.1:8000/oauth/callback" in found["redirect_uris"]
     assert len(found["redirect_uris"]) == 10
+    assert all(uri.endswith(CALLBACK_PATH) for uri in found["redirect_uris"])  # where the daemon takes the answer
 
 
 @pytest.mark.parametrize(
