@@ -244,8 +244,7 @@ class Core:
     def attach_failed(
         self, message: str, now: float, *, not_running: bool = False, refused: bool = False
     ) -> list[Effect]:
-        """No daemon could be reached. ``not_running``: none runs, and none was to be started. ``refused``: it has no
-        such group, which no retry mends."""
+        """No daemon could be reached. ``not_running``: none runs, none may be started; ``refused``: no such group."""
         if not_running and not self.ever_attached:
             return [Log(message), Exit(3)]
         if self.link == "looking" and not refused:

@@ -1,9 +1,13 @@
 """How people's words on the command line become configuration."""
 
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 from coffer_cli import options, state
-from coffer_cli.commands import mcp, mcp_tools
+from coffer_cli.commands import mcp_config, mcp_tools
 from coffer_cli.errors import CliError
 from coffer_common import exits
 
@@ -83,9 +87,65 @@ def test_a_command_relative_to_the_person_is_made_absolute(tmp_path, monkeypatch
     """P17: `./s.sh` means the file the person sees, whatever the daemon's working directory is."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.sh").write_text("")
-    assert mcp._located("./s.sh") == str(tmp_path / "s.sh")
-    assert mcp._located("npx") == "npx"
-    assert mcp._located("~/s.sh") == "~/s.sh"
-    assert mcp._located("./absent.sh") == "./absent.sh"
-    assert mcp._directory("sub") == str(tmp_path / "sub")
-    assert mcp._directory("~/p") == "~/p"
+    assert mcp_config._located("./s.sh") == str(tmp_path / "s.sh")
+    assert mcp_config._located("npx") == "npx"
+    assert mcp_config._located("~/s.sh") == "~/s.sh"
+    assert mcp_config._located("./absent.sh") == "./absent.sh"
+    assert mcp_config._directory("sub") == str(tmp_path / "sub")
+    assert mcp_config._directory("~/p") == "~/p"
+
+
+def test_what_is_given_about_a_server_becomes_its_configuration() -> None:
+    """Only what was given; caps are limits; what does not go together is refused."""
+    given = mcp_config.ServerOptions(
+        env=["A=1"], per_project=False, limit=["start=60"], max_rss="500M", max_calls="3", progress=False
+    )
+    assert given.new("x", ["npx", "-y"]) == {
+        "transport": "stdio",
+        "command": "npx",
+        "args": ["-y"],
+        "env": {"A": "1"},
+        "per_project": False,
+        "limits": {"start_seconds": 60.0, "max_rss_bytes": 500 * 1024**2, "in_flight": 3},
+        "forward_progress": False,
+    }
+    remote = mcp_config.ServerOptions(url="https://h/mcp", header=["X-A=b"])
+    assert remote.new("x", []) == {"transport": "http", "url": "https://h/mcp", "headers": {"X-A": "b"}}
+    for given, command in (
+        (mcp_config.ServerOptions(), []),
+        (mcp_config.ServerOptions(url="https://h"), ["npx"]),
+        (mcp_config.ServerOptions(header=["X=y"]), ["npx"]),
+        (mcp_config.ServerOptions(url="https://h", cwd="/"), []),
+    ):
+        with pytest.raises(CliError):
+            given.new("x", command)
+
+
+def test_a_change_of_a_server_is_a_merge_patch() -> None:
+    """A command brings its arguments, even none; what is taken away is null."""
+    given = mcp_config.ServerOptions(env=["A=1"])
+    assert given.patch(["npx"], ["B"], ["X-Y"]) == {
+        "command": "npx",
+        "args": [],
+        "env": {"A": "1", "B": None},
+        "headers": {"X-Y": None},
+    }
+    assert mcp_config.ServerOptions(description="mine").patch([], [], []) == {}
+
+
+def test_a_dataclass_of_options_spreads_into_options() -> None:
+    """Each field is a parameter of the command, in the place of the one that takes them all."""
+    seen: list[Any] = []
+
+    @dataclass
+    class Both:
+        colour: str | None = None
+        size: int = 3
+
+    @options.spread(Both)
+    def command(name: str, *, options: Both, quiet: bool = False) -> None:
+        seen.append((name, options, quiet))
+
+    assert list(inspect.signature(command).parameters) == ["name", "colour", "size", "quiet"]
+    command(name="a", colour="red", size=4, quiet=True)
+    assert seen == [("a", Both("red", 4), True)]
