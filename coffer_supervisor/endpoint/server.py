@@ -14,6 +14,7 @@ from aiohttp import web
 from coffer_common import errors, protocol
 from coffer_supervisor.core.calls import DAEMON_PRINCIPAL, Failure, Principal, Scope, failure
 from coffer_supervisor.core.envelope import era_of
+from coffer_supervisor.daemon import BACKLOG
 from coffer_supervisor.endpoint import callback, security
 from coffer_supervisor.endpoint.http import (
     MANAGED,
@@ -77,15 +78,16 @@ class Endpoint:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNSENT_MS)
         loop = asyncio.get_running_loop()
         self._servers = [
-            await loop.create_server(self._door, sock=tcp),
-            await loop.create_unix_server(self._local, sock=api),
+            await loop.create_server(self._door, sock=tcp, backlog=BACKLOG),
+            await loop.create_unix_server(self._local, sock=api, backlog=BACKLOG),
         ]
         await self.shims.start(mcp)
         self._expiry = asyncio.create_task(self._expire(), name="session expiry")
 
     async def replace_api(self, sock: socket.socket) -> None:
         """Serves another listening socket in place of ``run/api.sock``'s. What is connected stays."""
-        server = await asyncio.get_running_loop().create_unix_server(self._local, sock=sock)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(self._local, sock=sock, backlog=BACKLOG)
         self._servers[1].close()
         self._servers[1] = server
 

@@ -21,6 +21,7 @@ from coffer_common import jsonrpc, protocol, shimproto
 from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, Failure, Principal
 from coffer_supervisor.core.pieces import Message, Pieces
 from coffer_supervisor.core.session import Session
+from coffer_supervisor.daemon import BACKLOG
 from coffer_supervisor.endpoint import security
 from coffer_supervisor.endpoint.methods import Methods
 from coffer_supervisor.endpoint.notices import Notices
@@ -71,7 +72,8 @@ class ShimServer:
     async def start(self, sock: socket.socket) -> None:
         """Serves a listening socket, in place of an earlier one; what is connected stays."""
         loop = asyncio.get_running_loop()
-        before, self._server = self._server, await loop.create_unix_server(lambda: ShimConnection(self), sock=sock)
+        server = await loop.create_unix_server(lambda: ShimConnection(self), sock=sock, backlog=BACKLOG)
+        before, self._server = self._server, server
         if before is not None:
             before.close()
 

@@ -15,6 +15,7 @@ import pytest_asyncio
 from coffer_common.proctree import is_stopped
 from coffer_supervisor.forks import FORKSERVER_LOST
 from tests.support import procs
+from tests.support.daemon import Daemon
 from tests.support.fork_supervisor import ForkSupervisor
 from tests.support.heart import Beating, beating, text
 from tests.support.upstreams import raw
@@ -119,3 +120,24 @@ async def test_a_stopped_fork_server_fails_what_it_was_asked(tmp_path: Path) -> 
         await supervisor.fork("up", incarnation=2)
     finally:
         await supervisor.close()
+
+
+async def test_clients_of_a_stopped_daemon_wait_in_line(daemon: Daemon) -> None:
+    """Clients that come while the daemon is stopped (a laptop sleeps) are connected at once and served when it goes on:
+    one that finds the line full is tried again by its system after seconds only."""
+    status = (
+        f"GET /api/v1/daemon/status HTTP/1.1\r\nHost: 127.0.0.1:{daemon.port}\r\nConnection: close\r\n\r\n".encode()
+    )
+    pid = int(daemon.info["pid"])
+    await _stop(pid)
+    try:
+        async with asyncio.timeout(20):
+            waiting = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", daemon.port) for _ in range(300)))
+        for _, writer in waiting:
+            writer.write(status)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for reader, writer in waiting:
+        assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+        await writer.wait_closed()

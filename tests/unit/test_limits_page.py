@@ -10,7 +10,7 @@ import pytest
 from coffer_cli import options
 from coffer_common import errors, log, restart, shimproto
 from coffer_common.resources import Limits
-from coffer_supervisor import app, bodies, credentials, lists, supervision, workers
+from coffer_supervisor import app, bodies, credentials, daemon, lists, supervision, workers
 from coffer_supervisor.core import batch, liveness, messages, session, subscriptions
 from coffer_supervisor.endpoint import http, served, shim_socket
 from coffer_worker import asking
@@ -45,6 +45,7 @@ FIXED = [
     ("a stream that its client does not read", messages.MAX_MESSAGES),
     ("a shim that does not read", shim_socket.MAX_UNREAD),
     ("a list waits for a slow server", lists.DISCOVERY_SECONDS),
+    ("wait to be accepted", daemon.BACKLOG),
     ("servers that start at one time", workers.STARTING_AT_ONCE),
     ("the daemon is told to stop", app.DRAIN_SECONDS),
     ("`daemon.log`", log.MAX_BYTES),
