@@ -144,7 +144,11 @@ class Http:
         else:
             loop = asyncio.get_running_loop()
             _, exchange = await loop.create_connection(_Exchange, "127.0.0.1", self.port)
-        head, answer = await exchange.start(self.prefix + str(len(body)).encode() + b"\r\n\r\n" + body)
+        try:
+            head, answer = await exchange.start(self.prefix + str(len(body)).encode() + b"\r\n\r\n" + body)
+        except asyncio.CancelledError:
+            exchange.transport.close()  # given up: what comes on it now is nobody's
+            raise
         self.free.append(exchange)
         return int(head[9:12]), head, answer
 

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -22,17 +23,33 @@ from tests.support.clients import modern_message
 
 HEALTHY = ("calm1", "calm2", "calm3")
 CALL_SECONDS = 20.0
+CONNECTIONS = 64
+PLACE_SECONDS = 5.0
 FLUSH_SECONDS = 0.2
 
 
 class Lasting(Http):
-    """An HTTP client that outlives the daemon it speaks to."""
+    """An HTTP client that outlives the daemon it speaks to. Like any, it has a bounded number of connections: a call
+    waits for one, which counts, and is given up where none is free in time. Without that bound a daemon that stands
+    still would be met afterwards by thousands of connections whose clients have long gone."""
+
+    def __init__(self, port: int, path: str, headers: Mapping[str, str]) -> None:
+        super().__init__(port, path, headers)
+        self._places = asyncio.Semaphore(CONNECTIONS)
 
     async def post(self, body: bytes) -> tuple[int, bytes, bytes]:
         """As the base, over a connection that is still open."""
-        while self.free and self.free[-1].transport.is_closing():
-            self.free.pop()
-        return await super().post(body)
+        try:
+            async with asyncio.timeout(PLACE_SECONDS):
+                await self._places.acquire()
+        except TimeoutError:
+            raise BenchError(f"none of {CONNECTIONS} connections was free within {PLACE_SECONDS:g} s") from None
+        try:
+            while self.free and self.free[-1].transport.is_closing():
+                self.free.pop()
+            return await super().post(body)
+        finally:
+            self._places.release()
 
 
 class Load:

@@ -12,7 +12,9 @@ HEAD = """# Faults
 
 `make fault` wrote this page. It breaks one thing at a time on a running daemon while three healthy upstreams serve
 {rate:.0f} calls a second in all. The load is open: every call is sent when it is due, whatever became of the ones
-before, and its latency counts from that moment. Of each case's {seconds:.0f} s a third is calm; then the fault begins.
+before, and its latency counts from that moment. Each of its three clients has 64 connections at the most, as an HTTP
+client has; a call that finds none free within 5 s has failed. Of each case's {seconds:.0f} s a third is calm; then the
+fault begins.
 
 - **seen by its callers**: what became of calls to the faulty upstream, and after how long. The upstream of these runs
   has short limits (start 3 s, idle 2 s, total 6 s).
