@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from coffer_common import protocol
+from coffer_common import protocol, surrogates
 
 BOM: Final = b"\xef\xbb\xbf"
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
@@ -82,9 +82,35 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
     """The envelope of one message from a peer that calls us.
 
     Raises ``Malformed``: -32700 for what is no JSON, -32600 for JSON that is no message (arrays are the caller's
-    business), with the id where it can be read. Checks UTF-8, and duplicates of the members that route.
+    business), with the id where it can be read. Checks UTF-8, and duplicates of the members that route. Halves of
+    surrogate pairs, which JavaScript clients emit, pass within payloads; the outline has U+FFFD for them.
     """
     raw = bytes(data)
+    try:
+        return _parse(raw)
+    except Malformed as error:
+        if error.code != protocol.PARSE_ERROR or b"\\u" not in raw:
+            raise
+        whole = surrogates.without_halves(raw)
+        if whole == raw:
+            raise
+    return _with_halves(_parse(whole), whole, raw)
+
+
+def _with_halves(envelope: Envelope, whole: bytes, raw: bytes) -> Envelope:
+    """The envelope of ``whole`` with its payload as it stands in ``raw``, which is as long."""
+    if envelope.raw_id not in raw:
+        raise Malformed(protocol.INVALID_REQUEST, "id holds half a surrogate pair")
+
+    def own(value: Raw) -> Raw:
+        at = whole.rfind(bytes(value))
+        return cast(Raw, raw[at : at + len(bytes(value))])
+
+    payload = {name: own(value) for name in ("params", "result", "error") if (value := getattr(envelope, name))}
+    return _Large(envelope.method, envelope.id, jsonrpc=envelope.jsonrpc, outline=envelope.outline, **payload)
+
+
+def _parse(raw: bytes) -> Envelope:
     try:
         _check_utf8(raw)
         envelope = _decode_envelope(raw)
@@ -149,7 +175,8 @@ def duplicate_member(raw: bytes, *names: str) -> str | None:
     """The first of ``names`` that stands more than once at the top level of a JSON object, or None.
 
     Peers may read the other one, so a name that routes must stand once. Cheap unless a name occurs twice
-    anywhere, or an escape could hide one; what large values hold is not looked through.
+    anywhere, or an escape could hide one; what large values hold is not looked through. Where one is needed and the
+    nesting is too deep for it, the first name counts as such.
     """
     raw = _without_large(raw)
     if not _may_repeat(raw, names):
@@ -160,7 +187,10 @@ def duplicate_member(raw: bytes, *names: str) -> str | None:
         found[:] = [key for key, _ in members]  # the outermost object is built last
         return {}
 
-    json.loads(raw, object_pairs_hook=pairs)
+    try:
+        json.loads(raw, object_pairs_hook=pairs, parse_int=str)  # Python refuses to read integers of 4300 digits
+    except RecursionError:
+        return names[0]
     return next((name for name in names if found.count(name) > 1), None)
 
 

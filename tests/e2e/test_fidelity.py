@@ -116,3 +116,16 @@ async def test_thirty_megabytes_pass_whole(daemon: Daemon, mode: str, connect: A
         assert len(text) == size
         assert text.count("x") == size
         assert json.loads(text_of(await client.call_tool("s__echo", {"n": 1}))) == {"n": 1}
+
+
+async def test_half_a_surrogate_pair_from_a_client_reaches_the_upstream(daemon: Daemon) -> None:
+    """JavaScript clients emit one where they cut a text in two: the call is made with it, in either era."""
+    arguments = {"text": "\ud83d cut", "whole": "\U0001f600"}
+    daemon.add_server("s", upstreams.raw())
+    daemon.wait_state("s")
+    async with raw_http(daemon) as client:
+        modern = await client.modern("tools/call", {"name": "s__echo", "arguments": arguments})
+        await client.initialize()
+        legacy = await client.request("tools/call", {"name": "s__echo", "arguments": arguments})
+    for answer in (legacy, modern):
+        assert json.loads(answer.result["content"][0]["text"]) == arguments

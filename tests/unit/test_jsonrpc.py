@@ -186,3 +186,45 @@ def test_what_is_built_is_what_was_meant() -> None:
         {"jsonrpc": "2.0", "id": None, "error": {"code": -1, "message": "m", "data": {"k": [1]}}},
         {"jsonrpc": "2.0", "id": None, "error": {"code": -1, "message": "m"}},
     ]
+
+
+HALVES = rb'{"a":"\ud83d cut","b":1e2,"c":"\\ud800 \ud83d\ude00","d":"\\\udc00\ud83d\ude00"}'
+
+
+@pytest.mark.parametrize("member", ["params", "result", "error"])
+@pytest.mark.parametrize("padding", [0, 20_000])
+def test_half_a_surrogate_pair_passes_within_a_payload(member: str, padding: int) -> None:
+    """JavaScript clients emit them where they cut a text: the call must not be refused, nor its id be lost."""
+    payload = HALVES[:-1] + b',"name":"x","p":"%b"}' % (b"p" * padding)
+    method = b'"method":"x",' if member == "params" else b""
+    envelope = jsonrpc.parse(b'{"jsonrpc":"2.0","id":1,%b"%b":%b}' % (method, member.encode(), payload))
+    assert envelope.raw_id == b"1"
+    assert bytes(getattr(envelope, member)) == payload
+    if member == "params":
+        assert json.loads(envelope.outline)["a"] == "\ufffd cut"
+        assert msgspec.json.decode(envelope.outline)["c"] == "\\ud800 \U0001f600"
+
+
+def test_half_a_surrogate_pair_excuses_nothing_else() -> None:
+    """An id must be echoed; other faults stay faults."""
+    assert refusal(rb'{"jsonrpc":"2.0","id":"\ud800","method":"x"}').code == -32600
+    assert refusal(rb'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud800"}').code == -32700
+    assert refusal(rb'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\ud8"}}').code == -32700
+    twice = refusal(rb'{"jsonrpc":"2.0","id":1,"id":1,"method":"x","params":{"a":"\ud800"}}')
+    assert (twice.code, twice.id) == (-32600, b"1")
+
+
+@pytest.mark.parametrize("depth", range(980, 1000))
+def test_the_look_for_duplicates_ends_at_no_number_and_no_depth(depth: int) -> None:
+    """What one decoder still reads and the other does not is refused, or passes; nothing else is raised."""
+    digits, nested = b"9" * 5000, b"[" * depth + b"]" * depth
+    for beside in (digits, nested):
+        raw = rb'{"jsonrpc":"2.0","id":1,"method":"x","params":{"name":"a\u0041"},"x":' + beside + b"}"
+        try:
+            envelope = jsonrpc.parse(raw)
+        except Malformed:
+            assert beside is nested
+        else:
+            assert jsonrpc.duplicate_member(bytes(envelope.params), "name") is None
+    assert jsonrpc.duplicate_member(b'{"name":1,"x":{"name":%b}}' % digits, "name") is None
+    assert jsonrpc.duplicate_member(b'{"name":1,"x":{"name":%b}}' % nested, "name") in (None, "name")

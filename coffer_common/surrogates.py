@@ -1,0 +1,23 @@
+"""Halves of surrogate pairs, which JavaScript leaves as escapes where it cuts a text, and UTF-8 cannot carry.
+
+Owns finding them in raw JSON. Never decodes what it looks through.
+Source: RFC 8259, section 8.2; ECMA-262, JSON.stringify.
+"""
+
+import re
+from typing import Final
+
+# An escape begins behind an even number of backslashes. A high half with its low one is a character.
+_ESCAPED: Final = re.compile(
+    rb"(?<!\\)((?:\\\\)*)\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
+)
+_REPLACED: Final = b"\\ufffd"
+
+
+def without_halves(raw: bytes) -> bytes:
+    """The same JSON, of the same length, with U+FFFD for each half of a surrogate pair."""
+    return _ESCAPED.sub(_replacement, raw)
+
+
+def _replacement(found: re.Match[bytes]) -> bytes:
+    return found.group() if found.group(2) else found.group(1) + _REPLACED
