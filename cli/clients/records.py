@@ -14,13 +14,15 @@ from coffer_common.paths import Home
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One entry. ``sha256``: of the file as Coffer left it, empty where it changed in two steps; ``backup``: the copy
-    of before, None where there was no file; ``originals``: copies that hold the entries named in ``replaced``."""
+    of before, None where there was no file; ``originals``: copies that hold the entries named in ``replaced``, which
+    stood at ``places``."""
 
     file: str
     place: list[str]
     sha256: str = ""
     backup: str | None = None
     replaced: list[str] = []
+    places: list[list[str]] = []
     originals: list[str] = []
 
 

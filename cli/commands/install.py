@@ -97,11 +97,10 @@ def install(
         raise CliError(f"{target.path} has an entry {entry_name} that is not Coffer's", hint, exits.CONFLICT)
     gone = _replaced(target, document, entry_name) if replace else []
     state = "present" if present == entry and not gone else "planned"
-    done = Installed(
-        client=name, file=str(target.path), state=state, key=list(target.place(entry_name)), entry=entry, replaced=gone
-    )
+    key, shown = list(target.place(entry_name)), [_shown(one) for one in gone]
+    done = Installed(client=name, file=str(target.path), state=state, key=key, entry=entry, replaced=shown)
     if state == "planned" and not dry_run:
-        done = _write(target, entry_name, done)
+        done = _write(target, entry_name, done, gone)
     _report(target, done, as_json, quiet)
 
 
@@ -142,20 +141,30 @@ def _at(document: Any, place: tuple[str, ...]) -> Any:
     return document
 
 
-def _replaced(target: _Target, document: Any, entry_name: str) -> list[str]:
-    """The entries of the client that start, or reach, the same as a server of that name in Coffer."""
+def _replaced(target: _Target, document: Any, entry_name: str) -> list[tuple[str, ...]]:
+    """Where entries of the client stand that start, or reach, the same as a server in Coffer."""
     listed = client.connect().get("/resources", ResourceList, {"kind": "mcp_server"}).resources
-    there = {(str(one.config.get("transport")), _what(one.config)) for one in listed}
     found = []
-    for key, entry in (_at(document, target.key) or {}).items():
-        if key == entry_name or known.is_ours(entry):
+    for table, entries in known.server_tables(document).items():
+        project = table[1] if table[0] == "projects" else ""
+        if table != target.key and not project:
             continue
-        plan = foreign.read(key, entry, "", os.environ, allow_plaintext=True)
-        masked = foreign.read(key, entry, "", os.environ)
-        wanted = {(str(one.config.get("transport")), _what(one.config)) for one in (plan, masked) if not one.problem}
-        if wanted & there:
-            found.append(key)
+        there = {_what(one.config) for one in listed if not project or _serves(one.config, project)}
+        for key, entry in entries.items():
+            if (*table, key) == target.place(entry_name) or known.is_ours(entry):
+                continue
+            plans = [
+                foreign.read(key, entry, "", os.environ, project=project, allow_plaintext=plain)
+                for plain in (True, False)
+            ]
+            if there & {_what(plan.config) for plan in plans if not plan.problem}:
+                found.append((*table, key))
     return found
+
+
+def _serves(config: dict[str, Any], project: str) -> bool:
+    """Whether a client in that folder is served there, as by an entry of its own."""
+    return config.get("transport") == "http" or bool(config.get("per_project")) or config.get("cwd") == project
 
 
 def _what(config: dict[str, Any]) -> str:
@@ -164,15 +173,19 @@ def _what(config: dict[str, Any]) -> str:
     return json.dumps([config.get("command"), *config.get("args", ())])
 
 
-def _write(target: _Target, entry_name: str, wish: Installed) -> Installed:
+def _shown(place: tuple[str, ...]) -> str:
+    return f"{place[-1]} (of {place[1]})" if place[0] == "projects" else place[-1]
+
+
+def _write(target: _Target, entry_name: str, wish: Installed, gone: list[tuple[str, ...]]) -> Installed:
     place = target.place(entry_name)
 
     def edit(text: str) -> str:
         present = _at(files.document(target.path, text, target.form), place)
         if present is not None and not known.is_ours(present):
             raise CliError(f"another program wrote an entry {entry_name} into {target.path}", "", exits.CONFLICT)
-        for key in wish.replaced:
-            text = files.without_entry(target.path, text, target.form, target.place(key))
+        for one in gone:
+            text = files.without_entry(target.path, text, target.form, one)
         return files.with_entry(target.path, text, target.form, place, wish.entry)
 
     before, after = files.change(target.path, edit)
@@ -197,7 +210,8 @@ def _write(target: _Target, entry_name: str, wish: Installed) -> Installed:
         sha256="" if old else hashlib.sha256(after).hexdigest(),
         backup=str(backup) if backup else None,
         replaced=list(dict.fromkeys([*(old.replaced if old else []), *wish.replaced])),
-        originals=[*(old.originals if old else []), *([str(backup)] if backup and wish.replaced else [])],
+        originals=[*(old.originals if old else []), *([str(backup)] if backup and gone else [])],
+        places=[*(old.places if old else []), *map(list, gone)],
     )
     records.store(home, record)
     return msgspec.structs.replace(wish, state="installed", backup=record.backup, server=server)
@@ -285,10 +299,10 @@ def _with_originals(target: _Target, text: str, record: "records.Record") -> str
                 "put it back, or write those entries by hand; nothing was changed",
             )
         old = _document(target, data)
-        for key in record.replaced:
-            entry = _at(old, target.place(key))
-            if entry is not None and _at(files.document(target.path, text, target.form), target.place(key)) is None:
-                text = files.with_entry(target.path, text, target.form, target.place(key), entry)
+        for one in map(tuple, record.places or [list(target.place(key)) for key in record.replaced]):
+            entry = _at(old, one)
+            if entry is not None and _at(files.document(target.path, text, target.form), one) is None:
+                text = files.with_entry(target.path, text, target.form, one, entry)
     return text
 
 

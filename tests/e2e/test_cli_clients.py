@@ -129,6 +129,31 @@ def test_two_projects_of_one_file_share_a_server(coffer: Daemon, tmp_path: Path)
     assert [(row["name"], row["state"]) for row in rows] == [("lsp", "imported"), ("lsp", "present")]
     assert "runs in each project" in rows[1]["reason"]
 
+    file = Path(coffer.env["HOME"]) / ".claude.json"
+    before = file.read_text(encoding="utf-8")
+    done = json.loads(run(coffer, "install", "claude-code", "--replace", "--json").stdout)
+    assert done["replaced"] == [f"lsp (of {folder})" for folder in projects]
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert [one["mcpServers"] for one in written["projects"].values()] == [{}, {}]
+    # Claude Code writes into its file all the time: then the entries are put back one by one.
+    file.write_text(json.dumps({**written, "numStartups": 2}), encoding="utf-8")
+    run(coffer, "uninstall", "claude-code")
+    after = json.loads(file.read_text(encoding="utf-8"))
+    assert after["projects"] == json.loads(before)["projects"]
+    assert (after["numStartups"], after["mcpServers"]) == (2, {})
+
+
+def test_a_projects_own_server_stays_where_coffers_would_run_elsewhere(coffer: Daemon, tmp_path: Path) -> None:
+    """What starts the same in another folder is not the same."""
+    entry = {"command": FAKE[0], "args": FAKE[1:]}
+    file = Path(coffer.env["HOME"]) / ".claude.json"
+    file.write_text(json.dumps({"projects": {str(tmp_path): {"mcpServers": {"lsp": entry}}}}), encoding="utf-8")
+    run(coffer, "mcp", "add", "lsp", "--disabled", "--", *FAKE)
+    assert json.loads(run(coffer, "install", "claude-code", "--replace", "--json").stdout)["replaced"] == []
+    run(coffer, "uninstall", "claude-code")
+    run(coffer, "mcp", "update", "lsp", "--per-project", "--no-wait")
+    assert json.loads(run(coffer, "install", "claude-code", "--replace", "--json").stdout)["replaced"]
+
 
 def test_what_was_curated_since_is_still_the_same_server(coffer: Daemon, cursor: Path) -> None:
     """A server is known by what it starts; one that clashes is shown in a dry run, and can be left out."""
