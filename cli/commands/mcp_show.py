@@ -114,7 +114,8 @@ def _config_facts(config: dict[str, Any]) -> list[tuple[str, str]]:
         elif key == "oauth":
             facts += [(f"oauth {name.replace('_', ' ')}", inner) for name, inner in value.items()]
         elif key != "args":
-            facts.append((key.replace("_", " "), str(value)))
+            shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+            facts.append((key.replace("_", " "), shown))
     return facts
 
 

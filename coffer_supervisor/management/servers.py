@@ -10,6 +10,7 @@ import msgspec
 
 from coffer_common.api import CallOutcome, CallTool, CapabilityList, LogLines, SwitchCapability, TestServer
 from coffer_common.frames import CapabilityType
+from coffer_common.names import is_server_name
 from coffer_supervisor.management import views
 from coffer_supervisor.management.errors import ApiError, invalid, missing
 from coffer_supervisor.management.request import Answer, Request
@@ -109,12 +110,14 @@ async def call(request: Request) -> Answer:
 async def logs(request: Request) -> Answer:
     """The last ``?lines=`` of the upstream's log: its stderr, its messages, and what it wrongly printed.
 
-    ``?after=`` (an ``end`` of an earlier answer): only whole lines that came since.
+    ``?after=`` (an ``end`` of an earlier answer): only whole lines that came since. A removed server's can be read
+    while it is there.
     """
-    await _server(request)
+    path = request.management.home.upstream_log(request.name)
+    if not (is_server_name(request.name) and path.exists()):
+        await _server(request)
     count = request.number("lines", 100, most=10_000)
     after = request.number("after", 0, least=0, most=2**62)
-    path = request.management.home.upstream_log(request.name)
     lines, end = await asyncio.to_thread(tail, path, count, after)
     return LogLines(lines=lines, end=end)
 

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from coffer_common import clock
+from coffer_common import clock, exits
 from coffer_supervisor.leftlogs import sweep
 from tests.support.daemon import Daemon
 from tests.support.upstreams import raw
@@ -51,3 +51,15 @@ def test_the_daemon_removes_them_as_it_prunes(daemon: Daemon) -> None:
     assert daemon.stop() == 0
     daemon.start()
     wait_until(lambda: not old.exists())
+
+
+def test_the_log_of_a_removed_server_can_be_read(daemon: Daemon) -> None:
+    """Whoever asks why it failed still finds it; no other file can be asked for by such a name."""
+    daemon.add_server("gone", raw("--stderr-at-start", "last words"))
+    daemon.wait_state("gone")
+    wait_until(lambda: "last words" in daemon.cli("mcp", "logs", "gone").stdout)
+    assert daemon.cli("mcp", "remove", "gone", "--yes").returncode == 0
+    assert "last words" in daemon.cli("mcp", "logs", "gone").stdout
+    assert daemon.cli("mcp", "logs", "never").returncode == exits.NOT_FOUND
+    (daemon.home / "logs" / "upstream-..log").write_text("x\n", encoding="utf-8")
+    assert daemon.cli("mcp", "logs", ".").returncode == exits.NOT_FOUND
