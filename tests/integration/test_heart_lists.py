@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,26 @@ async def test_an_upstream_that_gains_a_tool_is_announced(heart: Beating) -> Non
     heart.ear.lists.clear()
     await wait_for(lambda: any(c.key == "fresh" and c.listed for c in heart.supervision.capabilities("one")))
     assert "one__fresh" in await heart.names()
+
+
+async def test_what_is_announced_again_and_again_is_told_and_costs_no_write(heart: Beating) -> None:
+    """A server may announce at any rate: that its capabilities are still there is recorded once a minute."""
+    await heart.add("one", fake("--tools", "announce", "add_tool"))
+
+    def seen() -> dict[str, int]:
+        with closing(sqlite3.connect(heart.store.path)) as connection:
+            return dict(connection.execute("SELECT key, last_seen_at FROM capability_preference").fetchall())
+
+    first = seen()
+    assert "announce" in first
+    for _ in range(3):
+        heart.ear.lists.clear()
+        await heart.call("one__announce", kind="tools")
+        await wait_for(lambda: ("one", frozenset({"tools"})) in heart.ear.lists)
+    assert seen() == first
+    await heart.call("one__add_tool", name="fresh")
+    await wait_for(lambda: "fresh" in seen())
+    assert min(seen().values()) > max(first.values()), "with what is new all of it is"
 
 
 async def test_refresh_reads_again(heart: Beating, tmp_path: Path) -> None:
