@@ -6,8 +6,13 @@ Owns acquisition and release. Never deletes a lock file: two processes would the
 import fcntl
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Final
+
+_LOOK_SECONDS: Final = 1.0
 
 
 class LockTimeout(Exception):
@@ -55,8 +60,14 @@ def try_lock(path: Path) -> FileLock | None:
     return FileLock(fd, path)
 
 
-def lock(path: Path, timeout: float) -> FileLock:
+def _nothing() -> None:
+    return None
+
+
+def lock(path: Path, timeout: float, meanwhile: Callable[[], None] = _nothing) -> FileLock:
     """The lock, after at most ``timeout`` seconds; else LockTimeout.
+
+    ``meanwhile`` is called once a second while somebody else holds it; what it raises ends the wait.
 
     The kernel wakes the waiter, so the wait itself sits in a thread: a blocking flock has no time limit of its
     own. A wait that was given up lets the lock go again the moment it gets it.
@@ -66,7 +77,18 @@ def lock(path: Path, timeout: float) -> FileLock:
         return held
     waiter = _Waiter(path)
     waiter.start()
-    held = waiter.result(timeout)
+    deadline = time.monotonic() + timeout
+    try:
+        while waiter.is_alive() and (left := deadline - time.monotonic()) > 0:
+            waiter.join(min(left, _LOOK_SECONDS))
+            if waiter.is_alive():
+                meanwhile()
+    except BaseException:
+        late = waiter.give_up()
+        if late is not None:
+            late.release()
+        raise
+    held = waiter.give_up()
     if held is None:
         raise LockTimeout(f"{path} has been locked by another process for {timeout:.0f} s")
     return held
@@ -95,8 +117,8 @@ class _Waiter(threading.Thread):
             else:
                 self._held = FileLock(fd, self._path)
 
-    def result(self, timeout: float) -> FileLock | None:
-        self.join(timeout)
+    def give_up(self) -> FileLock | None:
+        """The lock, if it is held by now; else it is let go as soon as it comes."""
         with self._guard:
             if self._error is not None:
                 raise self._error

@@ -55,7 +55,14 @@ def detect_or_spawn(
         found = discovery.detect(home, ignore_pid=ignore_pid)  # another starter may have been first
         if isinstance(found, Running):
             return found
-        _start(home, held, deadline)
+        try:
+            _start(home, held, deadline)
+        except DiscoveryError:
+            # A daemon that had lost its daemon.json lets no second one start, and has put it back by now.
+            found = discovery.detect(home, ignore_pid=ignore_pid)
+            if isinstance(found, Running):
+                return found
+            raise
         found = discovery.detect(home)
     if isinstance(found, NotFound):
         raise DiscoveryError(

@@ -177,19 +177,24 @@ def _claim_life(home: Home, wait: float) -> flocks.FileLock:
     held = flocks.try_lock(home.daemon_alive)
     if held is not None:
         return held
+    _refuse_beside(home)
+    try:
+        # One whose daemon.json or sockets were removed puts them back within seconds, and is found then.
+        return flocks.lock(home.daemon_alive, wait, lambda: _refuse_beside(home))
+    except flocks.LockTimeout as error:
+        raise AlreadyRunning(
+            f"an earlier coffer-daemon of {home.root} is still ending after {wait:.0f} s, or runs on and "
+            f"cannot be reached by {home.daemon_json} and its sockets in {home.run}; {_remedy(home)}"
+        ) from error
+
+
+def _refuse_beside(home: Home) -> None:
     found = discovery.detect(home)
     if isinstance(found, discovery.Running):
         raise AlreadyRunning(
             f"coffer-daemon is already running: pid {found.info.pid}, port {found.info.port}; "
             f"use it, or end it first: coffer daemon stop"
         )
-    try:
-        return flocks.lock(home.daemon_alive, wait)
-    except flocks.LockTimeout as error:
-        raise AlreadyRunning(
-            f"an earlier coffer-daemon of {home.root} is still ending after {wait:.0f} s, or runs on although "
-            f"its sockets in {home.run} were removed; {_remedy(home)}"
-        ) from error
 
 
 def _remedy(home: Home) -> str:

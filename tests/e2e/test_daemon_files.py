@@ -81,3 +81,15 @@ def test_removed_folders_and_logs_are_begun_anew(daemon: Daemon) -> None:
     daemon.wait_state("one")
     assert len(list((daemon.home / "upstream-pids").glob("one.*"))) == 1
     assert logged(daemon, "upstream 'one'")
+
+
+@pytest.mark.parametrize("spoilt", [None, "{bad"], ids=["removed", "spoilt"])
+def test_a_command_that_comes_before_the_file_is_back_is_answered(daemon: Daemon, spoilt: str | None) -> None:
+    """The command finds no daemon and may start none beside the one that runs; it is served by that one."""
+    pid, file = daemon.info["pid"], daemon.home / "daemon.json"
+    for _ in range(3):  # the file comes back every two seconds: one of these finds it gone
+        file.unlink()
+        if spoilt is not None:
+            file.write_text(spoilt)
+        done = daemon.cli("mcp", "list", "--json")
+        assert (done.returncode, json.loads(done.stdout), daemon.info["pid"]) == (0, {"resources": []}, pid)

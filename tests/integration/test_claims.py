@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import threading
 from pathlib import Path
 
 import msgspec
@@ -228,12 +229,29 @@ def test_a_spoilt_file_is_put_back_while_the_daemon_lives(home: Home, ports: lis
         claimed.release()
 
 
+def test_a_daemon_that_is_found_again_ends_the_wait_for_its_end(home: Home, ports: list[int]) -> None:
+    """Who lost its file puts it back within seconds: nobody waits half a minute for what does not end."""
+    claimed = daemon.claim(home, ports=ports)
+    titled = psutil.Popen(["sh", "-c", "read x", "coffer-daemon"], stdin=-1)
+    wait_until(lambda: discovery.is_daemon(titled.pid), 5)
+    back = threading.Timer(0.2, discovery.write_info, (home, msgspec.structs.replace(claimed.info, pid=titled.pid)))
+    try:
+        home.daemon_json.unlink()
+        back.start()
+        with pytest.raises(AlreadyRunning, match=f"already running: pid {titled.pid}"):
+            daemon.claim(home, ports=ports, wait=25)
+    finally:
+        back.join()
+        claimed.release()
+        titled.communicate()
+
+
 def test_a_daemon_that_cannot_be_reached_is_named(home: Home, ports: list[int]) -> None:
     """What to end is said by its process id, where that is known to be a daemon; else how to find it."""
     claimed = daemon.claim(home, ports=ports)
     try:
         home.mcp_sock.unlink()
-        with pytest.raises(AlreadyRunning, match=r"sockets in .* were removed; look for it with: ps "):
+        with pytest.raises(AlreadyRunning, match=r"sockets in .*; look for it with: ps "):
             daemon.claim(home, ports=ports, wait=0.05)
     finally:
         claimed.release()
