@@ -161,3 +161,20 @@ async def test_a_question_is_shown_once_though_its_call_was_mistaken(
     assert results == [[{"result": {"action": "accept", "content": {}}}]]
     assert shown == ["[up] Which?"]
     assert len(answers(upstream)) == 1
+
+
+async def test_a_restarted_upstream_is_ready_for_the_client_it_had(
+    daemon: Daemon, upstream: Upstream, connect: Connect
+) -> None:
+    """E17: the connection that is made for the lists declares what the client seen last did, and that client gets it:
+    one start, not two."""
+    async with connect(daemon, LEGACY, list_roots_callback=roots("/w/a")) as client:
+        await client.call_tool("up__echo", {})
+        starts = len([entry for entry in upstream.log() if entry["event"] == "start"])
+        assert daemon.cli("mcp", "restart", "up").returncode == 0
+        daemon.wait_state("up", "ready")
+        declared = upstream.messages("initialize")[-1]["params"]["capabilities"]
+        assert "roots" in declared
+        [answer] = json_of(await client.call_tool("up__echo", ASK_ROOTS))
+        assert answer["result"]["roots"][0]["uri"] == "file:///w/a"
+        assert len([entry for entry in upstream.log() if entry["event"] == "start"]) == starts + 1

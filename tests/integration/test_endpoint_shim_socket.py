@@ -17,7 +17,7 @@ from coffer_supervisor.endpoint.shim_socket import ShimServer
 from tests.support.clients import META, modern_message
 from tests.support.daemon import Daemon
 from tests.support.heart import beating
-from tests.support.upstreams import Upstream, fake
+from tests.support.upstreams import Upstream, fake, raw
 from tests.support.wait import wait_for
 
 INITIALIZE = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "shim", "version": "1"}}
@@ -257,6 +257,49 @@ async def test_notices_on_a_line(daemon: Daemon, upstream: Upstream) -> None:
         line.call(3, "s__add_tool", {"name": "two"})
         got = [await line.message() for _ in range(2)]
         assert [m for m in got if "params" in m] == []
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_an_upstream_refuses_stays_out_of_the_acknowledgement(
+    daemon: Daemon, tmp_path: Path, era: str
+) -> None:
+    """E16, R07: a listen is acknowledged first, with what was asked for and could be had; then updates, stamped with
+    the client's own id in its own type; with the stream ends the upstream's subscription."""
+    replies: dict[str, Any] = {"resources/subscribe": {"result": {}}, "resources/unsubscribe": {"result": {}}}
+    replies["resources/subscribe no:1"] = {"error": {"code": -32602, "message": "no such resource"}}
+    capabilities = {"tools": {}, "resources": {"subscribe": True}}
+    discovered = {"supportedVersions": ["2026-07-28"], "capabilities": capabilities, "resultType": "complete"}
+    flags: tuple[str, ...] = ()
+    if era == "modern":
+        flags, replies["server/discover"] = ("--probe", "script", "--modern-only"), {"result": discovered}
+    script = {"capabilities": capabilities, "replies": replies}
+    server = raw(*flags, log=tmp_path / "log", script=script, at=tmp_path)
+    daemon.add_server("up", server)
+    daemon.wait_state("up", "ready")
+    async with welcomed(daemon) as line:
+        wanted = {"resourceSubscriptions": ["coffer://up/x:1", "coffer://up/no:1"], "promptsListChanged": True}
+        ack = await line.modern(7, "subscriptions/listen", {"notifications": wanted})
+        assert ack["method"] == "notifications/subscriptions/acknowledged"
+        assert ack["params"]["_meta"][META + "subscriptionId"] == 7
+        assert ack["params"]["notifications"] == {
+            "resourceSubscriptions": ["coffer://up/x:1"],
+            "promptsListChanged": True,
+        }
+        line.send(modern_message(8, "tools/call", {"name": "up__echo", "arguments": {"do": "update", "uri": "x:1"}})[0])
+        got = [await line.message() for _ in range(2)]
+        update = next(message for message in got if "method" in message)
+        assert update["params"] == {"_meta": {META + "subscriptionId": 7}, "uri": "coffer://up/x:1"}
+        line.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+        if era == "legacy":
+            ended = await wait_for(lambda: server.messages("resources/unsubscribe"))
+            assert [message["params"]["uri"] for message in ended] == ["x:1"]
+        else:
+            await wait_for(
+                lambda: (
+                    "resourceSubscriptions"
+                    not in server.messages("subscriptions/listen")[-1]["params"]["notifications"]
+                )
+            )
 
 
 async def test_the_daemon_says_goodbye(daemon: Daemon) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -380,7 +381,7 @@ async def test_progress_while_the_client_is_away_waits_for_a_token(tmp_path: Pat
         assert [(step["progressToken"], step["progress"]) for step in first.progress] == [(4, 1)]
         beats = len(worker.beats)
         await wait_for(lambda: len(worker.beats) > beats + 1, what="a while")
-        more = {} if token is None else {"_meta": {"progressToken": token}}
+        more: dict[str, Any] = {} if token is None else {"_meta": {"progressToken": token}}
         second = await modern(worker, args, **retry(first, {}, **{"ask-1": {"action": "accept"}}), **more)
         wanted = [] if token is None else [{"progressToken": token, "progress": 2}]
         assert second.progress == wanted

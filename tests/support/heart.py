@@ -57,8 +57,8 @@ class Sink:
 
     adopt = release
 
-    def reply(self, result: bytes) -> None:
-        self.done.set_result(("reply", json.loads(result)))
+    def reply(self, result: bytes | memoryview) -> None:
+        self.done.set_result(("reply", json.loads(bytes(result))))
 
     def fail(self, failure: Failure) -> None:
         self.failure = failure

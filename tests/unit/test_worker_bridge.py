@@ -1,6 +1,7 @@
 """Decisions of era: what is declared, who is served how, what an upstream's asks get."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_what_is_no_capability_declares_nothing(raw: bytes) -> None:
 @pytest.mark.parametrize("name", ["tasks", "oauth-client-credentials", "enterprise-managed-authorization"])
 def test_an_extension_that_cannot_be_carried_is_not_declared(name: str) -> None:
     """Tasks have methods of their own, which name no server; how a client authorizes itself is its own hop's matter."""
-    declared = {"extensions": {f"io.modelcontextprotocol/{name}": {}}}
+    declared: dict[str, Any] = {"extensions": {f"io.modelcontextprotocol/{name}": {}}}
     assert "extensions" not in bridge.declared(by("2026-07-28", declared))
     assert not bridge.extended(by("2026-07-28", declared))
 
