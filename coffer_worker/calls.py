@@ -304,6 +304,7 @@ class Calls:
             except ValueError:
                 return
             self._outlet.send(frames.Progress(flight.corr), mapped)
+            connection.passed_on()
 
     # ---- cancellation and limits
 

@@ -82,6 +82,7 @@ class Messages:
         to = () if only is not None else (session,)
         frame = frames.Notify("notifications/message", 0 if only is None else only.corr, to)
         self._outlet.send(frame, translate.notification_params(params))
+        connection.passed_on()
 
 
 def _logs(connection: Connection) -> bool:

@@ -320,6 +320,7 @@ class Subscribing:
             return
         if uri is not None and self.heard(connection, params):
             self._tell(self._table.concerned(connection.number, uri), uri, params)
+            connection.passed_on()
 
     def _tell(self, subscribers: tuple[str, ...], uri: str, params: bytes) -> None:
         if subscribers:

@@ -12,6 +12,8 @@ RATE: Final = 30_000.0
 BURST: Final = 10_000.0
 BYTES: Final = 4096
 """So many bytes weigh as much as one more message."""
+PASSED_ON: Final = 8 * BYTES
+"""What is passed on to the supervisor, whose loop serves all upstreams, weighs as much more as this."""
 REST: Final = 0.05
 LONGEST_REST: Final = 0.5
 

@@ -13,9 +13,8 @@ import msgspec
 
 from coffer_common import errors, jsonrpc
 from coffer_common.jsonrpc import Envelope
-from coffer_worker.core import bridge, splice
+from coffer_worker.core import bridge, intake, splice
 from coffer_worker.core.framing import TooLong
-from coffer_worker.core.intake import Intake
 from coffer_worker.core.translate import Hop
 from coffer_worker.upstream.pipe import Gone, Pipe, Problem
 
@@ -89,7 +88,7 @@ class Connection:
         self._new_id = new_id
         self._events = events
         self._pending: dict[int | str, tuple[Handler, Any]] = {}
-        self._intake = Intake()
+        self._intake = intake.Intake()
         self._held: set[str] = set()
         self.on_request: Callable[[bytes, str, bytes, int | str | None], None] | None = None
         """Who answers the upstream's requests instead of Coffer itself: (raw id, method, raw params, the request of
@@ -212,6 +211,10 @@ class Connection:
         if rest and _RESTING not in self._held:
             self.hold(_RESTING)
             loop.call_later(rest, self.let_go, _RESTING)
+
+    def passed_on(self) -> None:
+        """Something that it said went on to the supervisor."""
+        self._unasked(intake.PASSED_ON)
 
     def hold(self, why: str) -> None:
         """Take nothing in until ``let_go`` of each reason."""

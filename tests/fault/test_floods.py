@@ -16,10 +16,11 @@ from coffer_common import frames
 from coffer_worker.core import intake, pace
 from tests.support.upstreams import raw
 from tests.support.wait import wait_for
-from tests.support.worker import Worker, server_config
+from tests.support.worker import Worker, caller, server_config
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
+TOKEN = {"_meta": {"progressToken": "t"}}
 KINDS = ["notifications/message", "notifications/tools/list_changed", "notifications/progress", "text"]
 
 
@@ -55,6 +56,19 @@ async def test_list_changed_without_end_costs_few_readings_and_no_catalogue(tmp_
         assert all(frame.same and not payload for frame, payload in sent[1:])
         assert len(sent) <= 2 + pace.ROW + seconds / pace.SUSTAINED
         assert len(upstream.messages("tools/list")) <= 4 + pace.ROW + seconds / pace.SUSTAINED
+
+
+async def test_progress_of_a_call_is_passed_on_whole_but_no_faster_than_others_can_bear(tmp_path: Path) -> None:
+    """What goes to clients passes the loop that all share, so it weighs more; none of it is lost."""
+    count = 12_000
+    async with Worker.start(tmp_path, server_config(raw())) as worker:
+        begun = time.monotonic()
+        deed = {"do": "steps", "every": 0, "n": count}
+        corr = await worker.begin("tools/call", "echo", {"name": "echo", "arguments": deed, **TOKEN}, caller())
+        answer = await worker.answer(corr, 60)
+        weight = 1 + intake.PASSED_ON / intake.BYTES
+        assert [one["progress"] for one in answer.progress] == list(range(1, count + 1))
+        assert count * weight < intake.BURST + intake.RATE * (time.monotonic() - begun + 0.5)
 
 
 LAST_WORDS = """
