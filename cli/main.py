@@ -3,6 +3,8 @@
 Owns the tree of commands and the turning of failures into words and exit codes. Never talks to the daemon itself.
 """
 
+import errno
+import io
 import os
 import sys
 from typing import Annotated
@@ -33,6 +35,7 @@ from coffer_common import exits
 from coffer_common.version import VERSION
 
 _INTERRUPTED = 130
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     name="coffer",
@@ -85,21 +88,42 @@ def run() -> int:
     if sys.platform == "win32":
         sys.stderr.write("Coffer runs on Linux and macOS; on Windows use it inside WSL.\n")
         return exits.FAILURE
+    _ready_output()
     try:
-        app(args=state.take_flags(sys.argv[1:]))
+        try:
+            app(args=state.take_flags(sys.argv[1:]))
+        finally:
+            sys.stdout.flush()
     except CliError as error:
         return _fail(error)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not complain when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has seen enough
         return exits.OK
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            _drop_output()
+            return _fail(CliError(f"the output cannot be written: {error.strerror}", "send it elsewhere, or make room"))
         return _fail(
             CliError(f"coffer hit a fault of its own: {type(error).__name__}: {error}", "run it again with --verbose")
         )
     return exits.OK
+
+
+def _ready_output() -> None:
+    """UTF-8 whatever the locale says, so that JSON and secrets arrive as they are; nowhere, where that is closed."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(encoding="utf-8")
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: the interpreter must not complain when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: CliError) -> int:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +69,27 @@ def test_whoever_does_not_wait_is_told_what_goes_on(daemon: Daemon) -> None:
     assert "coffer mcp remove slow" in said
     (listed,) = json.loads(daemon.cli("mcp", "list", "--json").stdout)["resources"]
     assert listed["name"] == "slow"
+
+
+def test_output_is_utf_8_where_the_locale_knows_no_such_characters(daemon: Daemon) -> None:
+    """JSON is UTF-8 by its own standard, and a table with a tick is no reason to fail."""
+    env = {**daemon.env, "PYTHONIOENCODING": "latin-1"}
+    shown = subprocess.run([COFFER, "daemon", "status"], env=env, capture_output=True, check=False)
+    assert (shown.returncode, shown.stdout.decode()[0]) == (exits.OK, "✓"), shown
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">/dev/full", exits.FAILURE, "error: the output cannot be written: No space left on device"),
+        (">&-", exits.OK, ""),
+        (">&- 2>&-", exits.OK, ""),
+    ],
+)
+def test_output_that_goes_nowhere_is_no_fault_of_ours(daemon: Daemon, redirection: str, code: int, said: str) -> None:
+    """A full disk behind the redirection is named; a closed stdout (cron, some launchers) harms nothing."""
+    if redirection.endswith("/full") and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    words = ["sh", "-c", f'"$0" mcp list --json {redirection}', str(COFFER)]
+    done = subprocess.run(words, env=daemon.env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (code, said)
