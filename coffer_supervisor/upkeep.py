@@ -41,9 +41,11 @@ async def watching(claimed: Claimed, endpoint: Endpoint, channel: Channel) -> As
 
 
 async def _watch(claimed: Claimed, sockets: "Sockets") -> None:
-    seen, trouble = None, ""
+    seen, trouble, root = None, "", _inode(claimed.home.root)
     while True:
         await asyncio.sleep(WATCH_SECONDS)
+        if _inode(claimed.home.root) != root:
+            return  # the whole home was taken away, or is another's now: nothing of it is to come back
         try:
             keep_folders(claimed)
             if claimed.keep_alive():
