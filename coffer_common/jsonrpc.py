@@ -149,8 +149,7 @@ def _check_utf8(raw: bytes) -> None:
             decoder.decode(whole[at : at + _STEP])
         decoder.decode(b"", True)
     except UnicodeDecodeError:
-        raw.decode()  # says where, counted from the beginning
-        raise
+        raw.decode()  # raises too, and says where from the beginning
 
 
 def _large(envelope: Envelope) -> Envelope:
