@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from coffer_cli.shim_effects import AttachMode
+from coffer_cli.shim_effects import AttachMode, Why
 from coffer_common import discovery, shimproto, spawn
 from coffer_common.discovery import DiscoveryError, NotRunning, Running
 from coffer_common.paths import Home
@@ -41,11 +41,10 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No connection, and why. ``refused``: the daemon has no such endpoint."""
+    """No connection, and why."""
 
     message: str
-    not_running: bool = False
-    refused: bool = False
+    why: Why = ""
 
 
 class _Refusal(DiscoveryError):
@@ -97,9 +96,9 @@ class Attacher:
                 case _:
                     outcome = self._start(mode, cancel)
         except NotRunning as error:
-            outcome = Failed(str(error), not_running=True)
+            outcome = Failed(str(error), "not_running")
         except _Refusal as error:
-            outcome = Failed(str(error), refused=error.reason == "endpoint")
+            outcome = Failed(str(error), "no_group" if error.reason == "endpoint" else "")
         except (DiscoveryError, OSError) as error:
             outcome = Failed(str(error))
         except Exception as error:  # the client must hear of it: this thread has nobody else to tell

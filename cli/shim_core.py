@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from coffer_cli.shim_effects import Attach, Detach, Effect, Exit, Log, ToClient, ToDaemon
+from coffer_cli.shim_effects import Attach, Detach, Effect, Exit, Log, ToClient, ToDaemon, Why
 from coffer_cli.shim_lines import Key, Look, Malformed, batch, key_of, look, member
 from coffer_cli.shim_session import Session, acknowledged, changes
 from coffer_common import errors, jsonrpc, protocol, shimproto, version
@@ -186,6 +186,8 @@ class Core:
                 self._listens[seen.id] = _Listen(request.line)
             elif seen.method == "initialize":
                 self._session = Session(seen.params)
+        elif seen.method == "notifications/initialized" and self._session is not None:
+            self._session.initialized = request.line  # a client may have sent it before it had our answer
         return [ToDaemon(request.line)]
 
     def _refuse(self, request: _Request) -> list[Effect]:
@@ -241,17 +243,15 @@ class Core:
             return [*effects, ToDaemon(self._session.reopen())]
         return [*effects, *self._opened(), *self._drained()]
 
-    def attach_failed(
-        self, message: str, now: float, *, not_running: bool = False, refused: bool = False
-    ) -> list[Effect]:
-        """No daemon could be reached. ``not_running``: none runs, none may be started; ``refused``: no such group."""
-        if not_running and not self.ever_attached:
+    def attach_failed(self, message: str, now: float, why: Why = "") -> list[Effect]:
+        """No daemon could be reached."""
+        if why == "not_running" and not self.ever_attached:
             return [Log(message), Exit(3)]
-        if self.link == "looking" and not refused:
+        if self.link == "looking" and why != "no_group":
             self.link = "away"
             return [*self._refuse_queue(), Attach("watch"), *self._drained()]
         self.link, self._away = "away", message
-        self._lack = errors.UNKNOWN_GROUP if refused else errors.DAEMON_ABSENT
+        self._lack = errors.UNKNOWN_GROUP if why == "no_group" else errors.DAEMON_ABSENT
         self._retry_at = now + RETRY_SECONDS if self.spawn else None
         return [Log(message), *self._refuse_queue(), Attach("watch"), *self._drained()]
 

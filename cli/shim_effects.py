@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 AttachMode = Literal["start", "restart", "watch", "look"]
+Why = Literal["", "not_running", "no_group"]
+"""Why there is no connection, where that matters: none runs and none may be started; it has no such group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,8 +231,7 @@ class Loop:
             if outcome.rest:
                 self._daemon_bytes(outcome.rest)
         elif outcome is not None:
-            how = {"not_running": outcome.not_running, "refused": outcome.refused}
-            self._do(self._core.attach_failed(outcome.message, now, **how))
+            self._do(self._core.attach_failed(outcome.message, now, outcome.why))
 
     # -- what is to be done -------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ def test_without_spawn_every_end_is_like_a_stop() -> None:
 
 def test_no_daemon_and_no_spawn_at_the_start_is_exit_three() -> None:
     core = Core(spawn=False)
-    assert rest(core.attach_failed("none runs", 0, not_running=True)) == [Exit(3)]
+    assert rest(core.attach_failed("none runs", 0, "not_running")) == [Exit(3)]
 
 
 def test_a_failed_start_is_told_and_tried_again_by_a_later_request() -> None:
@@ -436,11 +436,26 @@ def test_where_no_daemon_was_ever_reached_the_exit_code_says_so() -> None:
     assert rest(effects) == [Exit(3)]
 
 
+def test_an_initialized_that_came_too_early_counts_all_the_same() -> None:
+    """A client that does not wait for our answer is a full session with the next daemon too."""
+    core = Core()
+    core.client_line(request(1, "initialize", protocolVersion="2025-11-25"), 0)
+    core.client_line(notice("notifications/initialized"), 0)
+    assert [one["method"] for one in to_daemon(core.attached(VERSION))] == ["initialize", "notifications/initialized"]
+    answer = result(1, protocolVersion="2025-11-25", capabilities={"tools": {"listChanged": True}})
+    core.daemon_line(answer, 0)
+    lose(core, "restarting")
+    assert [one["method"] for one in to_daemon(core.attached(VERSION))] == ["initialize"]
+    effects = core.daemon_line(result(REOPEN, protocolVersion="2025-11-25", capabilities={}), 1)
+    assert [one["method"] for one in to_daemon(effects)] == ["notifications/initialized"]
+    assert [one["method"] for one in to_client(effects)] == ["notifications/tools/list_changed"]
+
+
 def test_a_refused_group_is_no_absent_daemon() -> None:
     """Its requests are answered with what is wrong, and not to be tried again; the group may come into being later."""
     core = Core()
     core.client_line(request(1), 0)
-    effects = core.attach_failed("there is no group named x", 0, refused=True)
+    effects = core.attach_failed("there is no group named x", 0, "no_group")
     (answer,) = to_client(effects)
     assert answer["error"]["data"] == {"reason": "unknown_group", "retryable": False}
     assert "no group named x" in answer["error"]["message"]
@@ -448,7 +463,7 @@ def test_a_refused_group_is_no_absent_daemon() -> None:
     assert to_client(core.client_line(request(2), 1))[0]["error"]["data"]["reason"] == "unknown_group"
     assert core.client_line(request(3), RETRY_SECONDS + 1) == [Attach("start")]
     assert rest(core.client_end(RETRY_SECONDS + 1)) == []
-    effects = core.attach_failed("there is no group named x", RETRY_SECONDS + 1, refused=True)
+    effects = core.attach_failed("there is no group named x", RETRY_SECONDS + 1, "no_group")
     assert rest(effects) == [Attach("watch"), Exit(4)]
 
 
@@ -456,7 +471,7 @@ def test_a_group_that_is_gone_after_a_restart_is_said() -> None:
     core = attached(spawn=False)
     lose(core)
     assert core.client_line(request(1), 0) == [Attach("look")]
-    effects = core.attach_failed("there is no group named x", 0, refused=True)
+    effects = core.attach_failed("there is no group named x", 0, "no_group")
     assert to_client(effects)[0]["error"]["data"]["reason"] == "unknown_group"
     assert core.client_line(request(2), 1) == [Attach("look")]
     core.attached(VERSION)
