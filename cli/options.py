@@ -110,7 +110,8 @@ def pairs(words: Iterable[str], option: str) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise usage(f"{option} takes NAME=VALUE, and got no '='", f"for example: {option} {_example(option)}")
+            missing = "nothing stands before the '='" if equals else "got no '='"
+            raise usage(f"{option} takes NAME=VALUE, and {missing}", f"for example: {option} {_example(option)}")
         found[key] = value
     return found
 

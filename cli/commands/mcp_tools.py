@@ -57,12 +57,14 @@ def prompts(name: Server, enable: On = None, disable: Off = None, as_json: Json 
 def _capabilities(
     name: str, kinds: tuple[str, ...], on: list[str] | None, off: list[str] | None, *, as_json: bool, quiet: bool
 ) -> None:
+    both = sorted({*(on or [])} & {*(off or [])})
+    if both:
+        raise usage(f"{safe(both[0])} is to be both on and off; nothing was switched", "say one of the two")
     daemon = client.connect()
     path = client.server_path(name, "capabilities")
     found = daemon.get(path, CapabilityList)
-    for verb, keys in (("enable", on), ("disable", off)):
-        for kind, own in _by_type(found.capabilities, kinds, keys or []).items():
-            daemon.send("POST", f"{path}/{kind}/{verb}", CapabilityList, SwitchCapability(keys=own))
+    for kind, verb, own in _switches(found.capabilities, kinds, on or [], off or []):
+        daemon.send("POST", f"{path}/{kind}/{verb}", CapabilityList, SwitchCapability(keys=own))
     if on or off:
         found = daemon.get(path, CapabilityList)
     shown = CapabilityList(capabilities=[one for one in found.capabilities if one.type in kinds])
@@ -71,13 +73,18 @@ def _capabilities(
     render.emit(as_json, shown, table, quiet=quiet, names=names)
 
 
-def _by_type(capabilities: list[CapabilityView], kinds: tuple[str, ...], keys: list[str]) -> dict[str, list[str]]:
-    """Keys by the type they have on this server; an unknown one goes to the first, whose refusal names it."""
+def _switches(
+    capabilities: list[CapabilityView], kinds: tuple[str, ...], on: list[str], off: list[str]
+) -> list[tuple[str, str, list[str]]]:
+    """What to send, as (type, verb, keys). What holds an unknown key stands first: its refusal names the key, and
+    then nothing has been switched."""
     types = {key: one.type for one in capabilities if one.type in kinds for key in (one.exposed, one.key)}
-    sorted_: dict[str, list[str]] = {}
-    for key in keys:
-        sorted_.setdefault(types.get(key, kinds[0]), []).append(key)
-    return sorted_
+    sorted_: dict[tuple[str, str], list[str]] = {}
+    for verb, keys in (("enable", on), ("disable", off)):
+        for key in keys:
+            sorted_.setdefault((types.get(key, kinds[0]), verb), []).append(key)
+    found = [(kind, verb, keys) for (kind, verb), keys in sorted_.items()]
+    return sorted(found, key=lambda one: all(key in types for key in one[2]))
 
 
 def _capability_table(capabilities: list[CapabilityView], with_type: bool) -> None:
@@ -136,6 +143,12 @@ def call(
 
 _OFFERS = "see what it offers: coffer mcp tools {name}"
 _HINTS = {"unknown_capability": _OFFERS, "None": _OFFERS, "capability_disabled": "", "server_disabled": ""}
+_EXITS = {
+    "unknown_capability": exits.NOT_FOUND,
+    "unknown_server": exits.NOT_FOUND,
+    "capability_disabled": exits.CONFLICT,
+    "server_disabled": exits.CONFLICT,
+}
 
 
 def _refused(name: str, tool: str, error: dict[str, Any]) -> None:
@@ -148,7 +161,7 @@ def _refused(name: str, tool: str, error: dict[str, Any]) -> None:
 
 
 def _exit_code(reason: object) -> int:
-    return exits.NOT_FOUND if reason in ("unknown_capability", "unknown_server") else exits.FAILURE
+    return _EXITS.get(str(reason), exits.FAILURE)
 
 
 def _arguments(words: list[str], whole: str | None) -> msgspec.Raw:

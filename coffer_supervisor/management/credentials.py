@@ -14,7 +14,7 @@ from coffer_common.api import (
     RevealedCredential,
     SetCredential,
 )
-from coffer_common.names import is_server_name
+from coffer_common.names import SERVER_NAME_RULE, is_server_name
 from coffer_common.resources import CredentialConfig
 from coffer_supervisor.credentials import CredentialError
 from coffer_supervisor.logins import reference
@@ -31,7 +31,7 @@ async def put(request: Request) -> Answer:
     ref, management = request.params["ref"], request.management
     secret = request.decode(SetCredential).value
     if not is_server_name(ref):
-        raise invalid("invalid_name", f"{ref!r} cannot name a credential")
+        raise invalid("invalid_name", f"{ref!r} cannot name a credential", f"A name is {SERVER_NAME_RULE}.")
     status = HTTPStatus.OK if await _known(management, ref) else HTTPStatus.CREATED
     try:
         await management.vault.set(ref, secret)

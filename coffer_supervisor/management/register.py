@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coffer_common import plaintext
+from coffer_common import plaintext, webheaders
 from coffer_common.resources import HttpServer, McpServerConfig, OAuthClient, StdioServer
 from coffer_supervisor.credentials import CredentialError, MissingCredential, references
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
@@ -27,6 +27,7 @@ async def checked_server(request: Request, name: str, config: Any, *, allow_plai
         if findings:
             raise invalid("looks_like_secret", *plaintext.refusal(findings))
         _refuse_unfilled(name, typed)
+    _refuse_unsendable(name, typed)
     _refuse_two_ways_in(name, typed)
     await _check_references(request, name, typed)
     if isinstance(typed, StdioServer) and not typed.path:
@@ -48,6 +49,15 @@ def _refuse_unfilled(name: str, config: McpServerConfig) -> None:
                 "(or --allow-plaintext, which passes the argument on as it stands)"
             )
             raise invalid("reference_in_argument", message, hint)
+
+
+def _refuse_unsendable(name: str, config: McpServerConfig) -> None:
+    """A header that HTTP does not allow could never be sent: better said now than at each try."""
+    for header, value in config.headers.items() if isinstance(config, HttpServer) else ():
+        fault = webheaders.fault(header, value)
+        if fault:
+            message = f"the configuration of the server {name} is not valid ({fault})"
+            raise invalid("invalid_config", message, "Nothing has been stored.")
 
 
 def _refuse_two_ways_in(name: str, config: McpServerConfig) -> None:

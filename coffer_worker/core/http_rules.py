@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-from coffer_common import protocol
+from coffer_common import protocol, webheaders
 from coffer_worker.core import headers, splice
 from coffer_worker.core.headers import Mirrors
 from coffer_worker.core.splice import Slice
@@ -26,15 +26,6 @@ _LONGEST_WAIT: Final = 3600.0
 _BASE_RETRY: Final = 1.0
 _CAP_RETRY: Final = 60.0
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# What a configured header may not set: it belongs to the message, the hop or the protocol.
-_OURS: Final = frozenset(
-    {
-        *("accept", "accept-encoding", "content-type", "content-length", "content-encoding", "last-event-id"),
-        *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "expect"),
-        *(protocol.HEADER_VERSION, protocol.HEADER_SESSION, protocol.HEADER_METHOD, protocol.HEADER_NAME),
-    }
-)
 _LOST_SESSION: Final = re.compile(
     r"(?i)\bno (valid|such|active) session|\bsession\b[^.]{0,60}\b(not found|unknown|expired|invalid|terminated|closed|"
     r"does not exist|not exist)|\b(unknown|expired|invalid|missing|bad)\b[^.]{0,30}\bsession"
@@ -50,14 +41,10 @@ def configured(given: Mapping[str, str]) -> dict[str, str]:
     """A server's configured headers, lower-case names. Raises ValueError naming the header (never its value)."""
     found: dict[str, str] = {}
     for name, value in given.items():
-        lower = name.lower()
-        if _TOKEN.fullmatch(name) is None:
-            raise ValueError(f"the header name {name!r} is not one that HTTP allows")
-        if lower in _OURS or lower.startswith(protocol.HEADER_PARAM_PREFIX):
-            raise ValueError(f"the header {name} is set by Coffer itself and cannot be configured")
-        if any((ord(char) < 32 and char != "\t") or ord(char) == 127 for char in value) or value != value.strip():
-            raise ValueError(f"the value of the header {name} holds characters that HTTP does not allow")
-        found[lower] = value
+        fault = webheaders.fault(name, value)
+        if fault:
+            raise ValueError(fault)
+        found[name.lower()] = value
     return found
 
 

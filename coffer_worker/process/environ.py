@@ -100,7 +100,9 @@ def resolve_command(command: str, path: str, directory: Path, environment: Mappi
         file = directory / expanded
         if not file.exists():
             raise SpawnError("command_not_found", f"command not found: {command} (looked for {file})")
-        if file.is_dir() or not os.access(file, os.X_OK):
+        if file.is_dir():
+            raise SpawnError("not_executable", f"command is a folder: {file}")
+        if not os.access(file, os.X_OK):
             raise SpawnError("not_executable", f"command is not executable: {file} (try: chmod +x {file})")
         return str(file)
     searched = os.pathsep.join(str(directory / entry) for entry in path.split(os.pathsep) if entry)

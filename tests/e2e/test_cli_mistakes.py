@@ -26,6 +26,20 @@ SLOW = ("--", sys.executable, "-c", "import signal; signal.pause()")
         (("mcp", "add", "files", *SLOW), exits.CONFLICT, ("the server files exists already",)),
         (("mcp", "add", "x", "--isolation", "no", *SLOW), exits.USAGE, ("isolation: it is auto, session or shared",)),
         (("mcp", "add", "x", "--url", "host/mcp"), exits.USAGE, ("url: it begins with http:// or https://",)),
+        (
+            ("mcp", "add", "x", "--url", "http://127.0.0.1:9/mcp", "--header", "Bad Header=x"),
+            exits.USAGE,
+            ("the header name 'Bad Header' is not one that HTTP allows", "Nothing has been stored"),
+        ),
+        (("mcp", "update", "files", "--env", "=x"), exits.USAGE, ("NAME=VALUE, and nothing stands before the '='",)),
+        (("mcp", "call", "files", "any"), exits.CONFLICT, ("server 'files' is disabled",)),
+        (("mcp", "call", "quite-another", "any"), exits.NOT_FOUND, ("there is no server quite-another",)),
+        (("mcp", "tools", "files", "--enable", "a", "--disable", "a"), exits.USAGE, ("a is to be both on and off",)),
+        (
+            ("mcp", "tools", "files", "--enable", "no-such", "--disable", "nor-such"),
+            exits.NOT_FOUND,
+            ("no tool 'no-such' on the server files; nothing was switched",),
+        ),
         (("ps", "kill"), exits.USAGE, ("ps kill takes a call", "coffer ps kill c-91")),
         (("mcp", "invocations", "--status", "bad"), exits.USAGE, ("One of: ok, error, timeout, denied, cancelled",)),
     ],
@@ -93,3 +107,8 @@ def test_output_that_goes_nowhere_is_no_fault_of_ours(daemon: Daemon, redirectio
     words = ["sh", "-c", f'"$0" mcp list --json {redirection}', str(COFFER)]
     done = subprocess.run(words, env=daemon.env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.partition("\n")[0]) == (code, said)
+
+
+def test_a_credential_s_name_is_refused_with_the_rule(daemon: Daemon) -> None:
+    done = daemon.cli("credential", "set", "Bad Ref", "--stdin", input="x")
+    assert (done.returncode, "A name is 1 to 32 characters" in done.stderr) == (exits.USAGE, True), done

@@ -108,10 +108,17 @@ def test_a_command_that_is_not_there_names_where_it_was_looked_for(tmp_path: Pat
     assert ("/usr/bin:/bin" if command == "nope" else f"{tmp_path}/nope") in str(caught.value)
 
 
-@pytest.mark.parametrize("command", ["plain", "./plain", "./"])
+@pytest.mark.parametrize("command", ["plain", "./plain"])
 def test_a_command_that_is_not_executable_says_so(tmp_path: Path, command: str) -> None:
     """P09. Not executable is not "not found"."""
     script(tmp_path / "plain", 0o644)
     with pytest.raises(SpawnError, match="not executable") as caught:
         resolve_command(command, f"/nowhere:{tmp_path}", tmp_path, {})
+    assert caught.value.reason == "not_executable"
+
+
+def test_a_folder_in_place_of_a_command_is_called_one(tmp_path: Path) -> None:
+    """P09. No chmod would mend it."""
+    with pytest.raises(SpawnError, match="command is a folder: ") as caught:
+        resolve_command("./", "/bin", tmp_path, {})
     assert caught.value.reason == "not_executable"
