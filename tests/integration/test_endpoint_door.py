@@ -474,6 +474,8 @@ async def test_clients_that_leave_in_the_handshake(door: Daemon, raw: RawHttp) -
         await writer.wait_closed()
     await raw.initialize()
     assert (await raw.request("ping")).result == {}
+    log = (door.home / "logs" / "daemon.log").read_text(encoding="utf-8")
+    assert not [line for line in log.splitlines() if json.loads(line)["level"] in ("error", "critical")]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28", "auto"])
