@@ -20,12 +20,16 @@ _OURS: Final = frozenset(
 )
 
 
+def is_ours(name: str) -> bool:
+    """Whether Coffer sets this header itself, so that a configured one would be wrong or superfluous."""
+    return name.lower() in _OURS or name.lower().startswith(protocol.HEADER_PARAM_PREFIX)
+
+
 def fault(name: str, value: str) -> str:
     """Why this header cannot be sent, naming it and never its value; empty where it can."""
-    lower = name.lower()
     if _TOKEN.fullmatch(name) is None:
         return f"the header name {name!r} is not one that HTTP allows"
-    if lower in _OURS or lower.startswith(protocol.HEADER_PARAM_PREFIX):
+    if is_ours(name):
         return f"the header {name} is set by Coffer itself and cannot be configured"
     if any((ord(char) < 32 and char != "\t") or ord(char) == 127 for char in value) or value != value.strip():
         return f"the value of the header {name} holds characters that HTTP does not allow"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from coffer_common import plaintext
+from coffer_common import plaintext, webheaders
 from coffer_common.names import legal_server_name
 from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
 
@@ -98,7 +98,7 @@ def read(
     except msgspec.ValidationError as error:
         plan.problem = f"its settings are not what they must be: {error}"
         return plan
-    plan.ignored = sorted(str(key) for key in entry.keys() - taken - _SILENT)
+    plan.ignored = sorted([*plan.ignored, *(str(key) for key in entry.keys() - taken - _SILENT)])
     return plan
 
 
@@ -179,6 +179,9 @@ def _remote(plan: Plan, entry: dict[str, Any], env: Mapping[str, str]) -> set[st
     headers = {}
     for member in ("headers", "http_headers"):
         for name, value in _texts(entry, member).items():
+            if webheaders.is_ours(name):
+                plan.ignored.append(f"the header {name}")
+                continue
             headers[name] = _secret(plan, name, value, env, _header)
     for name, variable in _texts(entry, "env_http_headers").items():
         headers[name] = _secret(plan, name, f"${{{variable}}}", env, _header)

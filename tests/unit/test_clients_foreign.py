@@ -170,6 +170,13 @@ def test_a_secret_variable_is_a_secret_whatever_its_value() -> None:
     assert plan.config["url"] == "https://h/mcp"
 
 
+def test_headers_that_coffer_sets_itself_stay_behind_and_are_named() -> None:
+    """Many give them by habit; registered, they would be refused."""
+    plan = read({"url": "https://h/mcp", "headers": {"Content-Type": "application/json", "X-A": "b"}, "oauth": {}})
+    assert (plan.problem, plan.config["headers"]) == ("", {"X-A": "b"})
+    assert plan.ignored == ["oauth", "the header Content-Type"]
+
+
 def test_other_programs_shapes() -> None:
     """Codex' limits and header variables, commands as lists and as tables."""
     plan = read({"url": "https://h/mcp", "bearer_token_env_var": "GH", "env_http_headers": {"X-Key": "GH"},
