@@ -42,13 +42,16 @@ def legal_server_name(wish: str) -> str:
     return "coffer-server" if name == "coffer" else name
 
 
-def exposed_name(server: str, name: str) -> str:
+def exposed_name(server: str, name: str, turn: int = 0) -> str:
     """``SERVER__NAME``, or where clients would refuse that (over 64 characters, or a character outside
-    ``[A-Za-z0-9_-]``) a short form with a hash of the upstream's own spelling. Depends on nothing else."""
+    ``[A-Za-z0-9_-]``) a short form with a hash of the upstream's own spelling. Depends on nothing else.
+
+    ``turn``: 1 and more are further short forms, for where the first is what something else is called."""
     plain = f"{server}{SEPARATOR}{name}"
-    if _EXPOSED.fullmatch(plain):
+    if not turn and _EXPOSED.fullmatch(plain):
         return plain
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+    spelling = f"{name}\0{turn}" if turn else name
+    digest = hashlib.sha256(spelling.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
     room = MAX_NAME - len(server) - len(SEPARATOR) - len(digest) - 1
     return f"{server}{SEPARATOR}{_REFUSED.sub('_', name)[:room]}_{digest}"
 

@@ -68,7 +68,7 @@ class Entries:
 def entries(kind: ListKind, items: list[Slice], server: str, upstream: Era) -> Entries:
     """Each item of one list as an entry; one that no client could take is left out alone, with its reason."""
     made = Entries([], [])
-    seen: set[str] = set()
+    seen: dict[str, bytes] = {}
     for position, item in enumerate(items):
         try:
             found = splice.members(item)
@@ -83,14 +83,39 @@ def entries(kind: ListKind, items: list[Slice], server: str, upstream: Era) -> E
         elif (wrong := _unusable(kind, found)) is not None:
             made.left_out.append(f"{kind.type} {key!r}: {wrong}")
         else:
-            seen.add(key)
-            made.entries.append(_entry(kind, key, bytes(item), found, server=server, upstream=upstream))
+            seen[key] = bytes(item)
+            made.entries.append(_entry(kind, key, seen[key], found, server=server, upstream=upstream))
             if _needs_tasks(found, upstream):
                 made.left_out.append(
                     f"{kind.type} {key!r}: its server declares that it runs as a task only, so clients of 2026-07-28 "
                     f"do not see it; to hide it from all: coffer mcp tools {server} --disable {key}"
                 )
+    if len({entry.exposed for entry in made.entries}) < len(made.entries):
+        _set_apart(made.entries, kind, seen, server, upstream)
     return made
+
+
+def _set_apart(
+    found: list[CatalogueEntry], kind: ListKind, items: dict[str, bytes], server: str, upstream: Era
+) -> None:
+    """Gives each entry a name of its own where a short form is what another one is called.
+
+    Does not depend on the list's order: what needs no short form keeps its name, then the lesser spelling is first.
+    """
+    short = {place for place, entry in enumerate(found) if entry.exposed != f"{server}{names.SEPARATOR}{entry.key}"}
+    taken = {entry.exposed for place, entry in enumerate(found) if place not in short}
+    for place in sorted(short, key=lambda at: found[at].key):
+        entry = found[place]
+        exposed, turn = entry.exposed, 0
+        while exposed in taken:
+            turn += 1
+            exposed = names.exposed_name(server, entry.key, turn)
+        taken.add(exposed)
+        if turn:
+            item = items[entry.key]
+            found[place] = _entry(
+                kind, entry.key, item, splice.members(item), server=server, upstream=upstream, exposed=exposed
+            )
 
 
 def callable_over_http(found: Entries) -> Entries:
@@ -129,10 +154,10 @@ def _needs_tasks(found: dict[str, Slice], upstream: Era) -> bool:
 
 
 def _entry(
-    kind: ListKind, key: str, item: bytes, found: dict[str, Slice], *, server: str, upstream: Era
+    kind: ListKind, key: str, item: bytes, found: dict[str, Slice], *, server: str, upstream: Era, exposed: str = ""
 ) -> CatalogueEntry:
     is_name = kind.key == "name"
-    exposed = names.exposed_name(server, key) if is_name else names.exposed_uri(server, key)
+    exposed = exposed or (names.exposed_name(server, key) if is_name else names.exposed_uri(server, key))
     legacy = _legacy_form(item, found, upstream)
     same = legacy is item
     hidden = _needs_tasks(found, upstream)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from coffer_common.names import exposed_name
 from coffer_worker.core import catalogue
 from coffer_worker.core.catalogue import KINDS, Page
 
@@ -65,6 +66,20 @@ def test_names_that_clients_refuse() -> None:
     assert [entry.key for entry in entries] == names
     assert len({entry.exposed for entry in entries}) == len(names)
     assert all(entry.exposed.replace("-", "_").isidentifier() and entry.exposed.isascii() for entry in entries)
+
+
+def test_a_short_form_that_is_another_tools_name_gives_way() -> None:
+    """N02, N05: both are reachable under names of their own, whatever the order of the list."""
+    taken = exposed_name("s", "cal.read").removeprefix("s__")
+    tools = [{"name": name, "inputSchema": SCHEMA} for name in ("cal.read", taken, "files/list")]
+    exposed = {entry.key: entry.exposed for entry in made(TOOL, *tools).entries}
+    assert exposed[taken] == f"s__{taken}"
+    assert exposed["cal.read"] == exposed_name("s", "cal.read", 1) != exposed_name("s", "cal.read")
+    assert exposed["files/list"] == exposed_name("s", "files/list")
+    backwards = made(TOOL, *reversed(tools)).entries
+    assert {entry.key: entry.exposed for entry in backwards} == exposed
+    assert [form(entry, "prefixed", "legacy")["name"] for entry in backwards] == [e.exposed for e in backwards]
+    assert [form(entry, "raw", "modern")["name"] for entry in backwards] == ["files/list", taken, "cal.read"]
 
 
 @pytest.mark.parametrize("schema", [{"type": "array"}, {}, "x", True])
