@@ -1,6 +1,7 @@
-"""Which addresses a person's browser may be sent to. They come from strangers: a server's authorization server.
+"""Which addresses a person's browser may be sent to (they come from strangers: a server's authorization server), and
+at which a server can be reached at all.
 
-Owns that one check. Never opens anything.
+Owns these two checks. Never opens anything.
 """
 
 import re
@@ -28,3 +29,23 @@ def browsable(url: str) -> str | None:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return host if port is None else f"{host}:{port}"
+
+
+def fault(url: str) -> str:
+    """Why no server can be reached at an ``http`` or ``https`` address; empty where one may be.
+
+    A ``${reference}`` in place of host or port is judged once it is filled in.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "its host is malformed"
+    if "${" in parts.netloc:
+        return ""
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        return "its port is no number from 1 to 65535"
+    return "" if parts.hostname else "it names no host"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coffer_common import plaintext, webheaders
+from coffer_common import plaintext, webheaders, weburl
 from coffer_common.resources import HttpServer, McpServerConfig, OAuthClient, StdioServer
 from coffer_supervisor.credentials import CredentialError, MissingCredential, references
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
@@ -52,12 +52,15 @@ def _refuse_unfilled(name: str, config: McpServerConfig) -> None:
 
 
 def _refuse_unsendable(name: str, config: McpServerConfig) -> None:
-    """A header that HTTP does not allow could never be sent: better said now than at each try."""
-    for header, value in config.headers.items() if isinstance(config, HttpServer) else ():
-        fault = webheaders.fault(header, value)
-        if fault:
-            message = f"the configuration of the server {name} is not valid ({fault})"
-            raise invalid("invalid_config", message, "Nothing has been stored.")
+    """A header that HTTP does not allow, or an address without a host: better said now than at each try."""
+    if not isinstance(config, HttpServer):
+        return
+    unreachable = weburl.fault(config.url)
+    faults = [f"url: {unreachable}"] if unreachable else []
+    faults += [fault for fault in (webheaders.fault(*header) for header in config.headers.items()) if fault]
+    if faults:
+        message = f"the configuration of the server {name} is not valid ({'; '.join(faults)})"
+        raise invalid("invalid_config", message, "Nothing has been stored.")
 
 
 def _refuse_two_ways_in(name: str, config: McpServerConfig) -> None:

@@ -167,7 +167,10 @@ def origin(url: str) -> str:
 
 def url_values(url: str) -> dict[str, str]:
     """What in a URL can be a secret, by a name for it: the user's password and name, and each value of its query."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return {}
     found = dict(parse_qsl(parts.query, keep_blank_values=False))
     if parts.password:
         found["password"] = parts.password

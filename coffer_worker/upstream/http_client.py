@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import httpx2
 
-from coffer_common import version
+from coffer_common import version, weburl
 from coffer_common.resources import Limits
 from coffer_worker.core import http_rules
 from coffer_worker.upstream.http_pool import OneOrigin
@@ -96,6 +96,8 @@ class House:
 
     def __init__(self, url: str, headers: Mapping[str, str], limits: Limits) -> None:
         """Raises BadConfig."""
+        if fault := weburl.fault(url):
+            raise BadConfig(f"its URL is not valid: {fault}")
         try:
             self.place = Place(url, http_rules.configured(headers))
             parsed = httpx2.URL(url)

@@ -30,7 +30,7 @@ from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection
 from coffer_worker.upstream.dispatch import ConnectionDispatcher
 from coffer_worker.upstream.http import HttpPipe
-from coffer_worker.upstream.http_client import House
+from coffer_worker.upstream.http_client import BadConfig, House
 from tests.fixtures.raw_http_server import Exchange, RawHttp
 from tests.support.http_upstreams import fake_http
 from tests.support.transcript import transcript
@@ -241,3 +241,10 @@ async def test_the_older_transport_is_the_sdks(tmp_path: Path) -> None:
     finally:
         running.should_exit = True
         await task
+
+
+@pytest.mark.parametrize("url", ["http:///mcp", "http://[::1", "http://h:99999/"])
+def test_an_address_that_a_reference_spoilt_is_the_configuration_s_fault(url: str) -> None:
+    """No worker crashes over it, nor blames the server."""
+    with pytest.raises(BadConfig, match="its URL is not valid: "):
+        House(url, {}, Limits())

@@ -40,6 +40,7 @@ SLOW = ("--", sys.executable, "-c", "import signal; signal.pause()")
             exits.NOT_FOUND,
             ("no tool 'no-such' on the server files; nothing was switched",),
         ),
+        (("mcp", "add", "x", "--url", "http://:9/mcp"), exits.USAGE, ("(url: it names no host)", "Nothing has been")),
         (("ps", "kill"), exits.USAGE, ("ps kill takes a call", "coffer ps kill c-91")),
         (("mcp", "invocations", "--status", "bad"), exits.USAGE, ("One of: ok, error, timeout, denied, cancelled",)),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coffer_common.weburl import MOST_CHARS, browsable
+from coffer_common.weburl import MOST_CHARS, browsable, fault
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,22 @@ def test_web_addresses_show_their_host(url: str, host: str) -> None:
 def test_all_else_is_refused(url: str) -> None:
     """K13: hostile authorization addresses: other schemes, shell words, control characters, forged hosts."""
     assert browsable(url) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("https://h/mcp", ""),
+        ("http://[::1]:8000/mcp", ""),
+        ("http://${host}:${port}/mcp", ""),
+        ("https://h/${secret}?a=${b}", ""),
+        ("http://[::1", "its host is malformed"),
+        ("http:///mcp", "it names no host"),
+        ("http://:80/mcp", "it names no host"),
+        ("http://h:99999/", "its port is no number from 1 to 65535"),
+        ("http://h:0/", "its port is no number from 1 to 65535"),
+        ("http://h:abc/", "its port is no number from 1 to 65535"),
+    ],
+)
+def test_what_no_server_can_be_reached_at_is_told(url: str, why: str) -> None:
+    assert fault(url) == why

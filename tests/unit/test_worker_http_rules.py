@@ -176,6 +176,7 @@ def test_only_the_origin_of_a_url_is_shown() -> None:
 def test_what_of_a_url_may_be_a_secret() -> None:
     assert rules.url_values("https://u:p@h/x?key=abc&empty=") == {"key": "abc", "password": "p", "auth": "u"}
     assert rules.url_values("https://h/") == {}
+    assert rules.url_values("https://[h/?key=abc") == {}
 
 
 def test_origins_are_compared_with_their_default_ports() -> None:
