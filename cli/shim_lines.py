@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from coffer_common import protocol
+from coffer_common import protocol, surrogates
 
 Key = tuple[Literal["text", "number"], str | int | float]
 """A request id with its JSON type: ``7`` is not ``"7"``."""
@@ -129,12 +129,16 @@ def look(line: bytes) -> Look:
 def batch(line: bytes) -> list[tuple[bytes, Look]]:
     """The messages of a JSON-RPC batch, each with its own bytes. Raises Malformed for all if one is none."""
     try:
-        items = [bytes(item) for item in _decode_list(line)]
+        items = surrogates.items(line, _items)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(protocol.PARSE_ERROR, f"not JSON: {error}") from None
     if not items:
         raise Malformed(protocol.INVALID_REQUEST, "an empty batch")
     return [(item, look(item)) for item in items]
+
+
+def _items(line: bytes) -> list[bytes]:
+    return [bytes(item) for item in _decode_list(line)]
 
 
 def key_of(raw: Raw | bytes) -> Key | None:

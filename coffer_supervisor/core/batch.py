@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from coffer_common import surrogates
+
 MAX_ITEMS: Final = 1000
 """Messages of one batch. A server takes some 300 calls at once, open and queued, by default."""
 
@@ -29,6 +31,10 @@ class TooMany(Exception):
 
 def items(body: bytes) -> list[bytes]:
     """The raw items of a JSON array. Raises TooMany; msgspec.DecodeError or RecursionError for what is no JSON."""
+    return surrogates.items(body, _items)
+
+
+def _items(body: bytes) -> list[bytes]:
     try:
         found = msgspec.structs.astuple(_decode(body))
     except msgspec.ValidationError:

@@ -12,6 +12,16 @@ def test_items_keep_their_bytes() -> None:
     assert batch.items(b"[]") == []
 
 
+def test_halves_of_surrogate_pairs_stay_where_they_are() -> None:
+    """JavaScript clients send them; they cost no message of the batch, and neither do others that look like them."""
+    halves = [rb'"\ufffd"', rb'{"a":"\ud83d cut","b":1.50}', rb'"\ufffd"', rb'"\udc00"', rb'"\\ud800"']
+    assert batch.items(b"[" + b", ".join(halves) + b"]") == halves
+    with pytest.raises(msgspec.DecodeError):
+        batch.items(rb'["\ud800", 1')
+    with pytest.raises(msgspec.DecodeError):
+        batch.items(rb'["\u00e9", 1')
+
+
 def test_a_batch_is_bounded_in_number() -> None:
     """Millions of tiny items in one body cost neither memory nor time: they are not even read."""
     assert len(batch.items(b"[" + b"1," * (batch.MAX_ITEMS - 1) + b"1]")) == batch.MAX_ITEMS

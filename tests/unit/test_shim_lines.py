@@ -94,6 +94,15 @@ def test_a_method_that_cannot_be_a_text_is_none() -> None:
     assert look(b'{"method":"\\ud800"}').method == ""
 
 
+def test_a_batch_with_half_a_surrogate_pair() -> None:
+    """JavaScript clients send them: each message is passed on with its own bytes."""
+    items = [rb'{"id":1,"method":"a","params":{"t":"\ud83d cut"}}', b'{"id":2,"method":"b"}']
+    assert [(item, seen.raw_id) for item, seen in batch(b"[" + b",".join(items) + b"]")] == [
+        (items[0], b"1"),
+        (items[1], b"2"),
+    ]
+
+
 def test_batches() -> None:
     """H13."""
     found = batch(b'[{"id":1,"method":"a"}, {"method":"b"}]')
