@@ -45,7 +45,10 @@ def detect_or_spawn(
     except UnsafeDirectory as error:
         raise DiscoveryError(str(error)) from error
     except OSError as error:
-        raise DiscoveryError(f"cannot make {home.root}: {error.strerror}; set COFFER_HOME elsewhere") from error
+        raise DiscoveryError(
+            f"cannot make the folder {error.filename or home.root}: {error.strerror}; "
+            f"move away what is in its place or give it the rights, or set COFFER_HOME elsewhere"
+        ) from error
     on_wait("starting coffer-daemon")
     try:
         held = flocks.lock(home.daemon_lock, timeout)

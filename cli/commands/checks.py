@@ -29,6 +29,7 @@ _LAUNCHERS: Final = {
     "docker": "only servers in containers need it",
 }
 _OWN: Final = ("coffer", "coffer-daemon", "coffer-shim")
+_SAID: Final = "coffer-daemon: "
 _LOOPBACK: Final = "127.0.0.1"
 _UNWELL: Final = {"failed": "fail", "backoff": "warn", "needs_login": "warn"}
 
@@ -128,16 +129,28 @@ def database(home: Home) -> list[Check]:
     return [Check(name="database", status="fail", message=f"{home.db}: {verdict}", hint=hint)]
 
 
-def daemon_found(info: DaemonInfo | None) -> Check:
-    """Whether one runs, and of which release."""
+def daemon_found(home: Home, info: DaemonInfo | None) -> Check:
+    """Whether one runs, and of which release; why the last start failed, where it did."""
     if info is None:
-        return Check(name="daemon", status="warn", message="is not running", hint="start it: coffer daemon start")
+        why = _failed_start(home)
+        message = f"is not running; its last start failed: {why}" if why else "is not running"
+        return Check(
+            name="daemon", status="fail" if why else "warn", message=message, hint="start it: coffer daemon start"
+        )
     theirs = info.coffer_version
     message = f"{theirs or 'of an unknown release'}, pid {info.pid}, port {info.port}"
     if theirs and newer(VERSION, theirs):
         hint = "bring it up to date: coffer daemon restart"
         return Check(name="daemon", status="warn", message=f"{message}; this is coffer {VERSION}", hint=hint)
     return Check(name="daemon", status="ok", message=message)
+
+
+def _failed_start(home: Home) -> str:
+    try:
+        said = home.daemon_stderr.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((one.removeprefix(_SAID) for one in reversed(said) if one.startswith(_SAID)), "")
 
 
 def ports(running: bool) -> list[Check]:

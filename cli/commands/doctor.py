@@ -35,7 +35,7 @@ def doctor(as_json: Json = False, quiet: Quiet = False) -> None:
         *checks.programs(),
         *checks.files(home),
         *checks.database(home),
-        *(trouble or [checks.daemon_found(daemon.info if daemon else None)]),
+        *(trouble or [checks.daemon_found(home, daemon.info if daemon else None)]),
         *checks.leftovers(home, daemon is not None),
         *checks.ports(daemon is not None),
         *(checks.credentials(daemon) if daemon else []),

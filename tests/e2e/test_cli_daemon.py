@@ -163,6 +163,26 @@ def test_doctor_without_and_with_a_daemon(coffer: Daemon) -> None:
     assert found["coffer.db"]["hint"].startswith("chmod 600")
 
 
+def test_doctor_says_why_the_last_start_failed(coffer: Daemon) -> None:
+    """What looks sound from without, a store of a newer release say, is no reason to send somebody in a circle."""
+    coffer.start()
+    coffer.stop()
+    with closing(sqlite3.connect(coffer.home / "coffer.db")) as store, store:
+        store.execute("UPDATE alembic_version SET version_num = 'ffff'")
+    assert coffer.cli("daemon", "start").returncode == exits.UNREACHABLE
+    done = coffer.cli("doctor", "--json")
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, found["daemon"]["status"]) == (exits.FAILURE, "fail")
+    assert "a newer version has written it" in found["daemon"]["message"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(coffer: Daemon) -> None:
+    coffer.home.mkdir(exist_ok=True)
+    (coffer.home / "logs").write_text("in the way")
+    done = coffer.cli("daemon", "start")
+    assert (done.returncode, f"cannot make the folder {coffer.home / 'logs'}: " in done.stderr) == (3, True), done
+
+
 def test_without_a_keychain_storing_a_secret_is_refused_with_a_hint(daemon: Daemon) -> None:
     """No silent plaintext: where there is no keychain nothing is stored, and the way out is named."""
     done = daemon.cli("credential", "set", "gh-token", "--stdin", input="hunter2-marker\n")
