@@ -91,7 +91,7 @@ class StdioWay:
 
     async def begin(self, connection: Connection, project: str) -> None:
         """Start a process, in ``project`` if that is a directory one can enter. Raises StartFailed."""
-        launch = self._launch
+        launch, connection.line_bytes = self._launch, self._line_bytes
         if project and os.path.isdir(project) and os.access(project, os.X_OK):
             launch = replace(launch, project=project)
         elif project:
@@ -136,6 +136,7 @@ class HttpWay:
     async def begin(self, connection: Connection, project: str) -> None:
         """Nothing is sent yet. Raises StartFailed for a URL or headers that cannot be used."""
         config = self._config
+        connection.line_bytes = config.limits.line_bytes
         try:
             self._house = self._house or House(config.url, config.headers, config.limits)
         except BadConfig as error:

@@ -93,6 +93,8 @@ class Connection:
         self.on_request: Callable[[bytes, str, bytes, int | str | None], None] | None = None
         """Who answers the upstream's requests instead of Coffer itself: (raw id, method, raw params, the request of
         ours on whose stream it came, where the transport tells)."""
+        self.line_bytes = 0
+        """The limit on one message of the upstream's, for what is said where it was passed."""
         self.related: int | str | None = None
         """The request of ours on whose stream the message came that is being handled now, where that is known."""
 
@@ -264,9 +266,7 @@ class Connection:
 
     def too_long(self, found: TooLong) -> None:
         """An answer over the limit fails its call; where nobody knows whose it was, every open call."""
-        limit = (
-            f"Upstream {self.server!r} sent a message of more than {found.size - 1} bytes, over its limit line_bytes"
-        )
+        limit = f"Upstream {self.server!r} sent a message over its limit line_bytes ({self.line_bytes})"
         problem = Problem(errors.LINE_LIMIT, limit)
         self._events.chatter(self, limit.encode())
         if found.id is not None:

@@ -88,7 +88,7 @@ async def test_a_line_over_the_limit_fails_its_call_and_no_other(tmp_path: Path)
     async with Worker.start(tmp_path, server_config(upstream, limits={"line_bytes": 65536})) as worker:
         failed = await worker.call("big")
         assert failed.reason == "line_limit"
-        assert "'up'" in failed.message
+        assert failed.message == "Upstream 'up' sent a message over its limit line_bytes (65536)"
         assert (await worker.call("echo", TEXT)).text
 
 
