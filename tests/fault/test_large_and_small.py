@@ -36,7 +36,7 @@ assert answer.status == 200 and len(answer.read()) > len(body) // 2
 async def test_a_large_message_holds_up_small_calls_no_longer_than_one_look_takes(
     daemon: Daemon, tmp_path: Path, text: str
 ) -> None:
-    """Megabytes of arguments to one upstream and back: meanwhile small calls of another are served between the steps."""
+    """Megabytes to one upstream and back: meanwhile small calls of another are served between the steps."""
     for name in ("large", "small"):
         daemon.add_server(name, raw())
     for name in ("large", "small"):
