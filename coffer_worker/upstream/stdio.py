@@ -72,10 +72,13 @@ class StdioPipe:
     # ---- to the upstream
 
     def send(self, message: bytes) -> None:
-        """Queue one message; all of a loop turn go out in one write."""
+        """Queue one message; all of a loop turn go out in one write.
+
+        What a client wrote on several lines is one line here: the rest of it would be read as messages of their own.
+        """
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(message)
+        self._out.append(jsonrpc.one_line(message))
 
     def _flush(self) -> None:
         self._out.append(b"")

@@ -55,6 +55,23 @@ async def test_a_legacy_client_is_asked_on_its_call_and_each_answer_goes_back_on
         assert len(sent_to(upstream)) == 3
 
 
+async def test_an_answer_on_several_lines_is_one_line_for_the_upstream(tmp_path: Path) -> None:
+    """A client over HTTP may break lines between tokens: the answer arrives, and no line of it passes for a message."""
+    smuggled = b'{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"echo"}}'
+    upstream = raw(log=tmp_path / "log.jsonl")
+    async with Worker.start(tmp_path, server_config(upstream)) as worker:
+        corr = await begin(worker, client(), arguments(ROOTS, FORM))
+        asks = await asked(worker, 2)
+        await worker.send(frames.Answer(asks[0][0].ask), b'{\r\n"roots":[],"x":\n' + smuggled + b"\n}")
+        await worker.send(frames.Answer(asks[1][0].ask, True), b'{"code":-1,\r"message":"no"}')
+        assert json.loads((await worker.answer(corr)).text) == [
+            {"result": {"roots": [], "x": json.loads(smuggled)}},
+            {"error": {"code": -1, "message": "no"}},
+        ]
+    assert not [entry for entry in upstream.log() if entry["event"] == "garbage"]
+    assert len(upstream.messages("tools/call")) == 1
+
+
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
 async def test_what_the_client_did_not_declare_is_refused_at_once(tmp_path: Path, revision: str) -> None:
     """V01, V03: the upstream gets a prompt error, the client is not asked, the call goes on."""
