@@ -78,6 +78,10 @@ class Calls:
         self.table[call.corr] = call
         self.by_session.setdefault(call.session, {})[call.corr] = call
 
+    def awaited(self, server: str) -> bool:
+        """Whether a worker of that server has a call to answer."""
+        return any(call.peer is not None for call in self.by_server.get(server, {}).values())
+
     def route(self, call: Pending, server: str, key: str) -> None:
         """It is known which upstream it is for."""
         call.server, call.key, call.awaited = server, key, ()

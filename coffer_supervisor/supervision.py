@@ -47,6 +47,7 @@ class Supervision:
         self._store, self._channel, self._calls = store, channel, calls
         self.catalogues = Catalogues()
         self._workers = Workers(vault, channel, self.catalogues, home)
+        self._workers.answers_awaited = calls.awaited
         self._reports = Reports(store, channel, calls, self._workers, self.catalogues)
         self._loop = asyncio.get_running_loop()
         self._applying: dict[str, asyncio.Lock] = {}

@@ -30,6 +30,7 @@ from coffer_supervisor.pulse import Pulse
 from coffer_supervisor.upstream import Upstream, utc_now
 
 STARTING_AT_ONCE: Final = 4
+LAST_WORDS_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 5.0
 _FORKSERVER_SECONDS: Final = 2.0
 
@@ -59,9 +60,11 @@ class Dispatcher(Protocol):
 
 
 class Workers:
-    """All upstreams' workers. ``dispatcher`` is set before ``start``."""
+    """All upstreams' workers. ``dispatcher`` is set before ``start``; ``answers_awaited`` says whether a server's
+    worker has calls that are open."""
 
     dispatcher: Dispatcher
+    answers_awaited: Callable[[str], bool]
 
     def __init__(self, vault: CredentialVault, channel: Channel, catalogues: Catalogues, home: Home) -> None:
         self._vault, self._channel, self._catalogues, self._home = vault, channel, catalogues, home
@@ -173,6 +176,14 @@ class Workers:
             self.event(upstream, words.Greeted(peer.incarnation, peer.pid))
 
     def _exited(self, exit_: WorkerExit) -> None:
+        """The news of an end comes by another road than the worker's last words, and may be faster: a call that it has
+        just answered is not lost."""
+        if exit_.status == 0 and self.answers_awaited(exit_.name) and not self.stopping:
+            self._loop.call_later(LAST_WORDS_SECONDS, self._ended_for_good, exit_)
+        else:
+            self._ended_for_good(exit_)
+
+    def _ended_for_good(self, exit_: WorkerExit) -> None:
         if (upstream := self.upstreams.get(exit_.name)) is not None:
             reason = f"its worker ended: {exit_.reason}"
             if exit_.status == forkproto.EXIT_UNCONFIGURED and upstream.life.message:

@@ -174,7 +174,8 @@ async def test_a_logout_in_the_middle_of_a_renewal_stands(house: Daemon, server:
         await server.answering.wait()
     assert (await api(house, "POST", "/resources/mcp_server/web/logout"))["forgotten"]
     server.held.set()
-    assert (await calling)["error"]["data"]["reason"] == "needs_login"
+    refused = (await calling)["error"]
+    assert refused["data"]["reason"] == "needs_login", (refused, house.story())
     await asyncio.to_thread(house.wait_state, "web", "needs_login")
     assert not (await api(house, "POST", "/resources/mcp_server/web/logout"))["forgotten"]
     assert server.refreshes == 1
