@@ -397,4 +397,4 @@ class Core:
 
 def _error(code: int, message: str) -> ToClient:
     """An error that names no request."""
-    return ToClient(jsonrpc.error_response(b"null", jsonrpc.error(code, message)))
+    return ToClient(jsonrpc.error_response(b"null", errors.error_object(errors.MALFORMED[code], message)))

@@ -32,6 +32,7 @@ def _reason(name: str, code: int, *, retryable: bool = False, legacy: int | None
     return Reason(name, code, status, retryable, code if legacy is None else legacy)
 
 
+PARSE_ERROR: Final = _reason("parse_error", protocol.PARSE_ERROR)
 INVALID_REQUEST: Final = _reason("invalid_request", protocol.INVALID_REQUEST)
 METHOD_NOT_FOUND: Final = _reason("method_not_found", protocol.METHOD_NOT_FOUND)
 INVALID_PARAMS: Final = _reason("invalid_params", protocol.INVALID_PARAMS)
@@ -86,6 +87,8 @@ MEMORY_LIMIT: Final = _reason("memory_limit", -31040)
 PROCESS_LIMIT: Final = _reason("process_limit", -31041)
 INPUT_LIMIT: Final = _reason("input_limit", -31042)
 
+MALFORMED: Final = {r.code: r for r in (PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS)}
+"""What a message is refused with that is none, by the code of `jsonrpc.Malformed`."""
 REASONS: Final[dict[str, Reason]] = {r.name: r for r in list(globals().values()) if isinstance(r, Reason)}
 
 

@@ -45,12 +45,11 @@ class Entry:
     takes_stream: bool
 
 
-def rejected(status: int, message: str, raw_id: bytes = b"null", code: int | None = None) -> Rejected:
-    """A refusal of the transport's: -32600 unless ``code`` says otherwise."""
-    problem = failure(errors.INVALID_REQUEST, message, "legacy")
-    if code is not None:
-        problem = Failure(code, jsonrpc.error(code, message), status, "", message)
-    return Rejected(status, problem, raw_id)
+def rejected(
+    status: int, message: str, raw_id: bytes = b"null", reason: errors.Reason = errors.INVALID_REQUEST
+) -> Rejected:
+    """A refusal of the transport's."""
+    return Rejected(status, failure(reason, message, "legacy"), raw_id)
 
 
 def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -161,7 +160,7 @@ async def parse(body: bytes) -> jsonrpc.Envelope:
 
 def malformed(error: jsonrpc.Malformed) -> Failure:
     """What a malformed message is answered with."""
-    return Failure(error.code, jsonrpc.error(error.code, error.message), 400, "", error.message)
+    return failure(errors.MALFORMED[error.code], error.message, "legacy")
 
 
 def is_array(body: bytes) -> bool:

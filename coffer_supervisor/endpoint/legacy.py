@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from coffer_common import jsonrpc, protocol
+from coffer_common import errors, jsonrpc, protocol
 from coffer_supervisor.core import batch, pieces, tracing
 from coffer_supervisor.core.calls import CallError
 from coffer_supervisor.core.session import Session
@@ -81,7 +81,7 @@ class LegacyHttp:
         except batch.TooMany as error:
             raise rejected(400, str(error)) from None
         except (msgspec.DecodeError, RecursionError) as error:
-            raise rejected(400, f"not JSON: {error}", code=protocol.PARSE_ERROR) from None
+            raise rejected(400, f"not JSON: {error}", reason=errors.PARSE_ERROR) from None
         if not items:
             raise rejected(400, _EMPTY_BATCH)
         return await self._batch(entry, live, items)

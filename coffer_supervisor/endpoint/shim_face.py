@@ -283,4 +283,4 @@ class ShimFace:
             self._requests[key].cancel()
 
     def _refuse(self, raw_id: bytes, code: int, message: str) -> None:
-        self.connection.send(jsonrpc.error_response(raw_id, jsonrpc.error(code, message)))
+        self.connection.send(jsonrpc.error_response(raw_id, errors.error_object(errors.MALFORMED[code], message)))

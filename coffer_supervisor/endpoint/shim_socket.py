@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from coffer_common import jsonrpc, protocol, shimproto
-from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, Failure, Principal
+from coffer_common import errors, jsonrpc, shimproto
+from coffer_supervisor.core.calls import LOCAL_PRINCIPAL, Principal
 from coffer_supervisor.core.pieces import Message, Pieces
 from coffer_supervisor.core.session import Session
 from coffer_supervisor.daemon import BACKLOG
@@ -247,10 +247,7 @@ class ShimConnection(asyncio.Protocol):
             return
         if not self._skipping:
             message = f"a message is longer than {limit // (1024 * 1024)} MiB"
-            problem = Failure(
-                protocol.INVALID_REQUEST, jsonrpc.error(protocol.INVALID_REQUEST, message), 400, "", message
-            )
-            self.send(jsonrpc.error_response(b"null", problem.error))
+            self.send(jsonrpc.error_response(b"null", errors.error_object(errors.INVALID_REQUEST, message)))
         self._skipping = True
 
     def _done(self, task: "asyncio.Task[None]") -> None:

@@ -166,6 +166,8 @@ async def test_bad_bodies_get_an_error_that_names_what_is_wrong(
     answer = await raw.post(body)
     assert answer.status == status
     assert code is None or answer.error["code"] == code
+    reasons = {-32700: "parse_error", -32600: "invalid_request", -32602: "invalid_params"}
+    assert answer.error["data"] == {"reason": reasons[answer.error["code"]], "retryable": False}
     assert answer.message["id"] == mid
 
 

@@ -38,3 +38,14 @@ def test_the_error_object_says_who_why_and_whether_to_try_again() -> None:
     }
     bare = msgspec.json.decode(errors.error_object(errors.INVALID_REQUEST, "no request", era="modern"))
     assert bare["data"] == {"reason": "invalid_request", "retryable": False}
+
+
+def test_what_is_no_message_is_told_why_like_everything_else() -> None:
+    assert {code: reason.name for code, reason in errors.MALFORMED.items()} == {
+        protocol.PARSE_ERROR: "parse_error",
+        protocol.INVALID_REQUEST: "invalid_request",
+        protocol.INVALID_PARAMS: "invalid_params",
+    }
+    assert all(
+        reason.code_for(era) == code for code, reason in errors.MALFORMED.items() for era in ("modern", "legacy")
+    )

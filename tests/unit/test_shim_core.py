@@ -91,6 +91,8 @@ def test_bad_lines_of_the_client_are_answered_here() -> None:
     for line, code in ((b"{oops", -32700), (b"7", -32600), (b"[1]", -32600), (b'{"coffer":"hello"}', -32600)):
         (answer,) = to_client(core.client_line(line, 0))
         assert (answer["id"], answer["error"]["code"]) == (None, code)
+        reason = "parse_error" if code == -32700 else "invalid_request"
+        assert answer["error"]["data"] == {"reason": reason, "retryable": False}
     assert to_client(core.client_oversize(5))[0]["error"]["code"] == -32600
 
 
