@@ -123,7 +123,7 @@ class Endpoint:
     async def _from_api_socket(self, request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport
         if transport is None or not own_peer(transport):
-            return error_response(_denied("this socket belongs to another user"), 403)
+            return error_response(_denied(request, "this socket belongs to another user"), 403)
         return await self._management(request)
 
     async def _from_tcp(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -147,11 +147,11 @@ class Endpoint:
     async def _admitted(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         headers = request.headers
         if len(headers.getall("Host", ())) != 1 or not security.host_allowed(headers.get("Host"), self._port):
-            raise Rejected(403, _denied("the Host header must name this machine's loopback and Coffer's port"))
+            raise Rejected(403, _denied(request, "the Host header must name this machine's loopback and Coffer's port"))
         if path == callback.PATH and self.callback is not None:
             return await callback.answer(request, self.callback)
         if not security.origin_allowed(headers.get("Origin")):
-            raise Rejected(403, _denied("the Origin header must be absent or a page of this machine"))
+            raise Rejected(403, _denied(request, "the Origin header must be absent or a page of this machine"))
         if path == OPEN_PATH:
             return await self._management(request)
         token, path = security.split_key(path)
@@ -159,17 +159,17 @@ class Endpoint:
             self._auth.principal(token, in_path=True) if token else self._auth.principal(security.presented(headers))
         )
         if principal is None:
-            raise Rejected(401, failure(errors.DENIED, f"a valid token is needed: {_HINT}", "legacy"))
+            raise Rejected(401, _denied(request, f"a valid token is needed: {_HINT}"))
         if path.startswith(MANAGED) and not token:
             if principal.id != DAEMON_PRINCIPAL:
-                raise Rejected(403, _denied("the management API needs the daemon's own token"))
+                raise Rejected(403, _denied(request, "the management API needs the daemon's own token"))
             return await self._management(request)
         scope = security.scope_of(path)
         if scope is None:
             known = "/mcp, /servers/NAME/mcp and /groups/NAME/mcp"
             raise rejected(404, f"there is nothing at {security.masked(path)[:200]}: MCP is at {known}")
         if not security.may_enter(principal, scope):
-            raise Rejected(403, _denied(f"this token's scope does not hold {scope.path}"))
+            raise Rejected(403, _denied(request, f"this token's scope does not hold {scope.path}"))
         if not self._router.has_group(scope):
             raise rejected(404, f"there is no group named {scope.group}, or it is disabled: coffer group list")
         with self._presence.of(principal.id):
@@ -179,7 +179,7 @@ class Endpoint:
                 # A stream that has begun can only end; the connection closes with it.
                 if request.writer.output_size or not self._presence.was_cut():
                     raise
-        ended = failure(errors.DENIED, "this token is no longer valid, or its scope has changed", "legacy")
+        ended = _denied(request, "this token is no longer valid, or its scope has changed")
         response = error_response(ended, 401)
         response.force_close()
         return response
@@ -215,5 +215,7 @@ class Endpoint:
         return await self._legacy.post(entry, envelope)
 
 
-def _denied(message: str) -> Failure:
-    return failure(errors.DENIED, message, "legacy")
+def _denied(request: web.BaseRequest, message: str) -> Failure:
+    """In the words of the era that the request's header names: its body was not read."""
+    modern = request.headers.get(protocol.HEADER_VERSION) in protocol.MODERN_REVISIONS
+    return failure(errors.DENIED, message, "modern" if modern else "legacy")

@@ -85,6 +85,16 @@ async def test_every_request_needs_a_token(door: Daemon, raw: RawHttp) -> None:
     assert (await raw.post(message, {"Authorization": None, "X-Coffer-Token": door.token})).status == 200
 
 
+async def test_a_refusal_at_the_door_is_in_the_words_of_the_clients_era(raw: RawHttp) -> None:
+    """A client of 2026-07-28 never sees a code of the range that old servers used for their own."""
+    for headers, status in (({"Authorization": None}, 401), ({"Origin": "http://evil.example"}, 403)):
+        modern = await raw.modern("tools/list", headers=headers)
+        assert (modern.status, modern.error["code"]) == (status, protocol.INVALID_PARAMS)
+        legacy = await raw.request("initialize", INITIALIZE, headers)
+        assert (legacy.status, legacy.error["code"]) == (status, protocol.SERVER_ERROR)
+        assert modern.error["data"] == legacy.error["data"] == {"reason": "denied", "retryable": False}
+
+
 async def test_what_is_open_and_what_is_not(door: Daemon, raw: RawHttp) -> None:
     """Only the daemon's status needs no token; the daemon's own token is not taken in a path."""
     bare = {"Authorization": None}
