@@ -389,8 +389,7 @@ class Router:
             return
         refusal = call.refusal
         if call.awaited and isinstance(refusal, routing.Refusal) and refusal.server is None:
-            missing = ", ".join(call.awaited)
-            text = f"{refusal.message} (not known yet what is offered by: {missing})"
+            text = f"{refusal.message} (not known yet what is offered by: {', '.join(call.awaited)})"
             self._fail(call, refusal.reason, text, data=refusal.data)
             return
         name = call.server or call.awaited[0]

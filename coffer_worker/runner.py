@@ -14,7 +14,6 @@ import msgspec
 
 from coffer_common import errors, frames
 from coffer_common.frames import State
-from coffer_common.protocol import Era
 from coffer_common.resources import HttpServer, McpServerConfig
 from coffer_worker import caps, discretion, dump, figures, transports
 from coffer_worker.calls import Calls, Outlet
@@ -28,6 +27,7 @@ from coffer_worker.lists import Lists
 from coffer_worker.log import UpstreamLog
 from coffer_worker.logins import Logins
 from coffer_worker.messages import Messages
+from coffer_worker.refreshing import Refreshing
 from coffer_worker.subscribing import Subscribing
 from coffer_worker.upstream.connection import Connection, number_of
 from coffer_worker.upstream.negotiate import Negotiation, Want
@@ -52,7 +52,6 @@ class Runner:
         self._state = State("starting")
         self._identity: Connection | None = None
         self._bytes = [0, 0]
-        self._refreshes: list[frames.Refresh] = []
         self._stopping: asyncio.Task[None] | None = None
         self._way: transports.Way | None = None
 
@@ -83,6 +82,7 @@ class Runner:
             changed=self._lists_changed,
             over_http=isinstance(config, HttpServer),
         )
+        self._refreshing = Refreshing(self._name, self._connections, self._lists, self._outlet)
         self._keeping = Keeping(self._outlet, self._relay.number)
         bearer = self._reach(config, Path(frame.records_dir))
         self._build_calls(config, frame.run)
@@ -127,7 +127,7 @@ class Runner:
         self._calls.mirrors = self._lists.mirrors
         self._calls.relist = self._lists.read
         self._subscribing = Subscribing(self._name, self._connections, self._outlet, self._log, self._relay.number)
-        self._subscribing.missed = lambda connection: self._connections.spawn(self._read(connection))
+        self._subscribing.missed = self._refreshing.again
 
     def _begin(self) -> None:
         self._connections.discover()
@@ -198,7 +198,7 @@ class Runner:
                 self._connections.close_session(frame.session)
                 self._messages.close_session(frame.session)
             case frames.Refresh():
-                self._refresh(frame)
+                self._refreshing.ask(frame, self._state)
             case frames.Secret():
                 self._keeping.answered(frame)
             case frames.Login():
@@ -212,39 +212,6 @@ class Runner:
 
     # ---- lists
 
-    def _refresh(self, frame: frames.Refresh) -> None:
-        era = frame.era or self._connections.pool.era
-        if self._state.state in ("backoff", "failed", "needs_login"):
-            self._fail_request(frame.corr, self._state.message)
-        elif era == "legacy" and self._connections.pool.legacy_side is False:
-            self._fail_request(frame.corr, f"Upstream {self._name!r} has no legacy side")
-        else:
-            self._refreshes.append(frame)
-            if not era:
-                return  # discovery is under way, and ends in a reading
-            connection = self._lists.primary.get(era)
-            if connection is not None:
-                self._connections.spawn(self._read(connection))
-            elif era == self._connections.pool.era:
-                self._connections.discover()
-            else:
-                self._connections.open_for(era)
-
-    def _fail_request(self, corr: int, message: str, era: Era = "legacy") -> None:
-        reason = errors.UPSTREAM_FAILED
-        error = errors.error_object(reason, message, server=self._name, era=era)
-        self._outlet.send(frames.Fail(corr, reason.code_for(era), message, reason.name, reason.status), error)
-
-    async def _read(self, connection: Connection) -> None:
-        await self._lists.read(connection)
-        if connection.gone is not None:
-            return
-        era = connection.hop.era
-        answered = [f for f in self._refreshes if (f.era or self._connections.pool.era) == era]
-        self._refreshes = [f for f in self._refreshes if f not in answered]
-        for frame in answered:
-            self._outlet.send(frames.Reply(frame.corr), b"{}")
-
     def _lists_changed(self) -> None:
         if self._identity is not None and self._state.state in ("starting", "ready"):
             self._say_ready()
@@ -254,10 +221,7 @@ class Runner:
     def state_changed(self, state: State) -> None:
         """Tell the supervisor."""
         self._state = state
-        if state.state in ("backoff", "failed", "needs_login"):
-            failed, self._refreshes = self._refreshes, []
-            for frame in failed:
-                self._fail_request(frame.corr, state.message)
+        self._refreshing.state_changed(state)
         self._post(self._discreet.state(state))
 
     def _say_ready(self) -> None:
@@ -282,7 +246,7 @@ class Runner:
             if connection.hop.era == self._connections.pool.era:
                 self._identity = connection
             self._subscribing.opened(connection)
-            self._connections.spawn(self._read(connection))
+            self._refreshing.again(connection)
         elif self._identity is not None:
             self._say_ready()
 
@@ -350,7 +314,7 @@ class Runner:
         """The upstream had forgotten the session: what it was told is told again, and its lists may be others."""
         self._subscribing.renewed(connection)
         if self._lists.primary.get(connection.hop.era) is connection:
-            self._connections.spawn(self._read(connection))
+            self._refreshing.again(connection)
 
     def gone(self, connection: Connection, gone: Gone) -> None:
         """A connection has ended."""
