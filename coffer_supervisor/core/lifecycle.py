@@ -48,6 +48,8 @@ from coffer_supervisor.core.lifecycle_words import (
 )
 
 HELLO_SECONDS: Final = 30.0
+SLOT_SECONDS: Final = 3.0
+"""How long a start may keep others waiting: a few that hang hold up nobody else."""
 DUMP_SECONDS: Final = 1.0
 STOP_GRACE: Final = 15.0
 DRAIN_CHANGE: Final = 60.0
@@ -178,7 +180,7 @@ def _granted(life: Lifecycle, event: Event, now: float, jitter: float) -> Effect
     life.phase, life.slot = "forking", True
     life.incarnation += 1
     life.pid, life.reported, life.message = 0, "starting", ""
-    slot = SetTimer(life.incarnation, "slot", life.start_seconds)
+    slot = SetTimer(life.incarnation, "slot", min(life.start_seconds, SLOT_SECONDS))
     return [Fork(life.incarnation), slot, Announce()]
 
 
