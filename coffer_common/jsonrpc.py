@@ -8,7 +8,8 @@ Source: JSON-RPC 2.0; MCP base protocol, Messages.
 import codecs
 import functools
 import json
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -23,6 +24,7 @@ _STEP: Final = 256 * 1024
 _DUPLICATES: Final = "duplicate member "
 _ENVELOPE_NAMES: Final = ("id", "method", "params", "result", "error")
 _ROUTING_NAMES: Final = frozenset({"_meta", "name", "uri", "ref"})
+_T = TypeVar("_T")
 
 
 class Malformed(Exception):
@@ -168,6 +170,22 @@ def view(line: bytes) -> Envelope | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return None if envelope.jsonrpc != "2.0" or envelope.kind == "invalid" else envelope
+
+
+def read(raw: bytes, decode: Callable[[bytes], _T]) -> _T:
+    """What ``decode``, a msgspec decoder's own, makes of a client's params. Raises msgspec.DecodeError.
+
+    It refuses half a surrogate pair even in members that it passes over, and so would hide the ones it is asked for:
+    it sees U+FFFD for each, as the outline has.
+    """
+    try:
+        return decode(raw)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if b"\\u" not in raw:
+            raise
+    return decode(surrogates.without_halves(raw))
 
 
 def duplicate_member(raw: bytes, *names: str) -> str | None:

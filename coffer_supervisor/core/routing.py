@@ -5,9 +5,8 @@ servers refuse. Never normalises what it passes on; never waits, sends or reads 
 Source: MCP tools/call, prompts/get, resources/read, resources/subscribe, completion/complete.
 """
 
-import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -122,26 +121,21 @@ class _Completed(msgspec.Struct):
     ref: _Reference
 
 
-_VIEWS: Final[Mapping[str, tuple[CapabilityType, str, msgspec.json.Decoder[Any], type[Any]]]] = {
-    "tools/call": ("tool", "name", msgspec.json.Decoder(_Named), _Named),
-    "prompts/get": ("prompt", "name", msgspec.json.Decoder(_Named), _Named),
-    "resources/read": ("resource", "uri", msgspec.json.Decoder(_Located), _Located),
-    "resources/subscribe": ("resource", "uri", msgspec.json.Decoder(_Located), _Located),
-    "completion/complete": ("prompt", "ref", msgspec.json.Decoder(_Completed), _Completed),
+_VIEWS: Final[Mapping[str, tuple[CapabilityType, str, Callable[[bytes], Any]]]] = {
+    "tools/call": ("tool", "name", msgspec.json.Decoder(_Named).decode),
+    "prompts/get": ("prompt", "name", msgspec.json.Decoder(_Named).decode),
+    "resources/read": ("resource", "uri", msgspec.json.Decoder(_Located).decode),
+    "resources/subscribe": ("resource", "uri", msgspec.json.Decoder(_Located).decode),
+    "completion/complete": ("prompt", "ref", msgspec.json.Decoder(_Completed).decode),
 }
 
 
 def _wanted(method: str, params: bytes) -> tuple[CapabilityType, str] | Refusal:
-    type_, member, decoder, view = _VIEWS[method]
+    type_, member, decode = _VIEWS[method]
     try:
         if jsonrpc.duplicate_member(params, member) is not None:
             return _invalid(f"params of {method} name {member!r} twice")
-        try:
-            found = decoder.decode(params)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            found = msgspec.convert(json.loads(params), view)  # lone surrogates, which msgspec refuses
+        found = jsonrpc.read(params, decode)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         return _invalid(f"params of {method} need {member!r}: {error}")
     if isinstance(found, _Completed):

@@ -27,10 +27,13 @@ class _Listen(msgspec.Struct):
     notifications: Filter
 
 
+_decode: Final = msgspec.json.Decoder(_Listen).decode
+
+
 def wanted(params: bytes) -> Filter | Failure:
     """What a listen request opts in to."""
     try:
-        return msgspec.json.decode(params or b"{}", type=_Listen).notifications
+        return jsonrpc.read(params or b"{}", _decode).notifications
     except msgspec.DecodeError as error:
         return failure(errors.INVALID_PARAMS, f"subscriptions/listen: {error}", "modern")
 

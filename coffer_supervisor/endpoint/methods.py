@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from coffer_common import errors, frames, protocol
+from coffer_common import errors, frames, jsonrpc, protocol
 from coffer_supervisor.core import tracing
 from coffer_supervisor.core.calls import CallError, CallRequest, Identity, Principal, Scope, failure
 from coffer_supervisor.core.envelope import Modern, client_name
@@ -61,6 +61,13 @@ class _Cancelled(msgspec.Struct, rename="camel"):
     reason: Any = None
 
 
+_decode_initialize: Final = msgspec.json.Decoder(_Initialize).decode
+_decode_level: Final = msgspec.json.Decoder(_Level).decode
+_decode_uri: Final = msgspec.json.Decoder(_Uri).decode
+_decode_cursor: Final = msgspec.json.Decoder(_Cursor).decode
+_decode_cancelled: Final = msgspec.json.Decoder(_Cancelled).decode
+
+
 def refused(reason: errors.Reason, message: str, era: protocol.Era) -> CallError:
     """One of Coffer's own errors, to be raised."""
     return CallError(failure(reason, message, era))
@@ -69,7 +76,7 @@ def refused(reason: errors.Reason, message: str, era: protocol.Era) -> CallError
 def cancelled_id(params: bytes) -> tuple[bytes, str]:
     """(raw request id, reason) of ``notifications/cancelled``; an empty id where it names none."""
     try:
-        view = msgspec.json.decode(params, type=_Cancelled)
+        view = jsonrpc.read(params, _decode_cancelled)
     except msgspec.DecodeError:
         return b"", ""
     return bytes(view.request_id), view.reason[:200] if isinstance(view.reason, str) else ""
@@ -98,7 +105,7 @@ class Methods:
     def begin(session: Session, params: bytes) -> None:
         """Takes ``initialize``'s params: from here on the session is fixed; what follows may overtake the answer."""
         try:
-            asked = msgspec.json.decode(params or _EMPTY, type=_Initialize)
+            asked = jsonrpc.read(params or _EMPTY, _decode_initialize)
         except msgspec.DecodeError:
             asked = _Initialize()
         capabilities, info = _object(asked.capabilities), _object(asked.client_info)
@@ -176,14 +183,14 @@ class Methods:
     async def _list(self, client: Client, method: str, params: bytes) -> bytes:
         caller = client.caller
         try:
-            cursor = msgspec.json.decode(params or _EMPTY, type=_Cursor).cursor
+            cursor = jsonrpc.read(params or _EMPTY, _decode_cursor).cursor
         except msgspec.DecodeError:
             raise refused(errors.INVALID_PARAMS, f"{method}: cursor must be a string", caller.era) from None
         return await self.router.list_page(caller, client.principal, client.scope, LISTS[method], cursor)
 
     def _set_level(self, session: Session, params: bytes) -> bytes:
         try:
-            level = msgspec.json.decode(params or _EMPTY, type=_Level).level
+            level = jsonrpc.read(params or _EMPTY, _decode_level).level
         except msgspec.DecodeError:
             level = ""
         if level not in LOG_LEVELS:
@@ -296,6 +303,6 @@ def _object(raw: msgspec.Raw) -> bytes:
 
 def _uri(params: bytes, method: str) -> str:
     try:
-        return msgspec.json.decode(params or _EMPTY, type=_Uri).uri
+        return jsonrpc.read(params or _EMPTY, _decode_uri).uri
     except msgspec.DecodeError:
         raise refused(errors.INVALID_PARAMS, f"{method}: uri must be a string", "legacy") from None

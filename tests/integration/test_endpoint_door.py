@@ -305,6 +305,25 @@ async def test_what_may_come_before_initialized(raw: RawHttp) -> None:
     assert (await raw.request("logging/setLevel", {"level": "loud"})).error["code"] == protocol.INVALID_PARAMS
 
 
+async def test_half_a_surrogate_pair_hides_nothing_beside_it(raw: RawHttp) -> None:
+    """JavaScript clients send such halves: what else their params say, a version for one, holds all the same."""
+    half = "cut \ud83d"
+    info = {"name": half, "version": "1"}
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {"roots": {}}, "clientInfo": info}
+    answer = await raw.request("initialize", asked)
+    assert answer.result["protocolVersion"] == "2025-06-18"
+    raw.headers["Mcp-Session-Id"] = answer.headers["Mcp-Session-Id"]
+    assert (await raw.request("logging/setLevel", {"level": "info", "x": half})).result == {}
+    assert (await raw.request("tools/list", {"x": half})).result == {"tools": []}
+    assert (await raw.request("resources/unsubscribe", {"uri": "a://b", "x": half})).result == {}
+    refused = await raw.request("resources/subscribe", {"uri": f"a://{half}"})
+    assert refused.error["code"] == protocol.RESOURCE_NOT_FOUND
+    listening = await raw.modern(
+        "subscriptions/listen", {"notifications": 1, "x": half}, {"Accept": "text/event-stream"}
+    )
+    assert "expected `object`" in listening.error["message"].lower()
+
+
 async def test_the_version_header_of_a_session(raw: RawHttp) -> None:
     """E11: an unknown version header after a handshake is 400; none at all is served."""
     await raw.initialize()

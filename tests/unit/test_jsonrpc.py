@@ -205,6 +205,16 @@ def test_half_a_surrogate_pair_passes_within_a_payload(member: str, padding: int
         assert msgspec.json.decode(envelope.outline)["c"] == "\\ud800 \U0001f600"
 
 
+def test_a_view_of_params_reads_past_half_a_surrogate_pair() -> None:
+    """JavaScript leaves such halves where it cuts a text; what stands beside one must be read all the same."""
+    decode = msgspec.json.Decoder(dict[str, str]).decode
+    assert jsonrpc.read(rb'{"a":"\ud83d cut","b":"x"}', decode) == {"a": "\ufffd cut", "b": "x"}
+    assert jsonrpc.read(b'{"b":"x"}', decode) == {"b": "x"}
+    for raw in (b'{"b":1}', rb'{"b":1,"a":"\ud83d"}', b"{", rb'{"a":"\ud83d"'):
+        with pytest.raises(msgspec.DecodeError):
+            jsonrpc.read(raw, decode)
+
+
 def test_half_a_surrogate_pair_excuses_nothing_else() -> None:
     """An id must be echoed; other faults stay faults."""
     assert refusal(rb'{"jsonrpc":"2.0","id":"\ud800","method":"x"}').code == -32600
