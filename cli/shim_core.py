@@ -13,6 +13,7 @@ import msgspec
 
 from coffer_cli.shim_effects import Attach, Detach, Effect, Exit, Log, ToClient, ToDaemon, Why
 from coffer_cli.shim_lines import Key, Look, Malformed, batch, key_of, look, member
+from coffer_cli.shim_requests import Batch, Listen, Request, Waiting
 from coffer_cli.shim_session import Session, acknowledged, changes
 from coffer_common import errors, jsonrpc, protocol, shimproto, version
 
@@ -32,38 +33,6 @@ _FORBIDDEN: Final = "the Coffer daemon is gone, and --no-spawn forbids to start 
 
 
 @dataclass(slots=True)
-class _Batch:
-    """The answers to one JSON-RPC batch, which go to the client together."""
-
-    missing: int
-    answers: list[bytes] = field(default_factory=list)
-
-    def together(self) -> ToClient:
-        """All of them, as one line."""
-        return ToClient(b"[" + b",".join(self.answers) + b"]")
-
-
-@dataclass(slots=True)
-class _Request:
-    line: bytes
-    seen: Look
-    batch: _Batch | None = None
-
-
-@dataclass(slots=True)
-class _Listen:
-    line: bytes
-    acked: bool = False
-    resent: bool = False
-
-
-@dataclass(slots=True)
-class _Waiting:
-    request: _Request
-    deadline: float
-
-
-@dataclass(slots=True)
 class Core:
     """One client's stay. Feed it events; carry out the effects in their order."""
 
@@ -76,10 +45,10 @@ class Core:
     _retry_at: float | None = None
     _drain_until: float | None = None
     _refused_any: bool = False
-    _inflight: dict[Key, _Request] = field(default_factory=dict)
-    _queue: deque[_Waiting] = field(default_factory=deque)
+    _inflight: dict[Key, Request] = field(default_factory=dict)
+    _queue: deque[Waiting] = field(default_factory=deque)
     _queued_bytes: int = 0
-    _listens: dict[Key, _Listen] = field(default_factory=dict)
+    _listens: dict[Key, Listen] = field(default_factory=dict)
     _asks: dict[Key, bytes] = field(default_factory=dict)
     _session: Session | None = None
 
@@ -99,7 +68,7 @@ class Core:
         try:
             if line[:1] == b"[":
                 return self._client_batch(line, now)
-            return self._client_message(_Request(line, look(line)), now)
+            return self._client_message(Request(line, look(line)), now)
         except Malformed as error:
             return [_error(error.code, str(error))]
 
@@ -117,16 +86,20 @@ class Core:
         if self._session is None or self._session.revision != protocol.BATCH_REVISION:
             text = f"JSON-RPC batches belong to revision {protocol.BATCH_REVISION}; send one message a line"
             return [_error(protocol.INVALID_REQUEST, text)]
-        together = _Batch(sum(seen.kind == "request" and seen.id is not None for _, seen in items))
+        together = Batch(sum(seen.kind not in ("notification", "response") for _, seen in items))
         effects: list[Effect] = []
         for item, seen in items:
-            effects += self._client_message(_Request(jsonrpc.one_line(item), seen, together), now)
+            effects += self._client_message(Request(jsonrpc.one_line(item), seen, together), now)
         return effects
 
-    def _client_message(self, request: _Request, now: float) -> list[Effect]:
+    def _client_message(self, request: Request, now: float) -> list[Effect]:
         seen = request.seen
         if seen.kind == "control":
-            return [_error(protocol.INVALID_REQUEST, 'a message of the client may not have a member "coffer"')]
+            return self._malformed(request, 'a message of the client may not have a member "coffer"')
+        if seen.kind == "other":
+            return self._malformed(request, "neither a request nor a response: no method")
+        if seen.kind == "request" and seen.id is None:
+            return self._malformed(request, "id must be a string or an integer")
         if seen.kind == "response":
             if seen.id is None or self._asks.pop(seen.id, None) is None:
                 return [Log("dropped the client's answer to a question that is no longer open")]
@@ -135,7 +108,7 @@ class Core:
             return self._client_notice(request, now)
         return self._forward(request, now)
 
-    def _client_notice(self, request: _Request, now: float) -> list[Effect]:
+    def _client_notice(self, request: Request, now: float) -> list[Effect]:
         seen = request.seen
         if seen.method == "notifications/initialized" and self._session is not None:
             self._session.initialized = request.line
@@ -146,7 +119,7 @@ class Core:
             return [] if key is None else self._cancel(key, request)
         return [] if self.link == "away" else self._forward(request, now)
 
-    def _cancel(self, key: Key, notice: _Request) -> list[Effect]:
+    def _cancel(self, key: Key, notice: Request) -> list[Effect]:
         """Forgets a request that its client gave up; the daemon hears of it if it has heard of the request."""
         self._listens.pop(key, None)
         given_up = self._inflight.pop(key, None)
@@ -164,7 +137,7 @@ class Core:
                 effects.append(together.together())
         return effects
 
-    def _forward(self, request: _Request, now: float) -> list[Effect]:
+    def _forward(self, request: Request, now: float) -> list[Effect]:
         if self.link == "open":
             return self._send(request)
         effects: list[Effect] = []
@@ -174,37 +147,44 @@ class Core:
             # Somebody may have started one since the last look of the watch.
             self.link = "looking" if self._retry_at is None else "attaching"
             effects.append(Attach("look" if self._retry_at is None else "start"))
-        self._queue.append(_Waiting(request, now + WAIT_SECONDS))
+        self._queue.append(Waiting(request, now + WAIT_SECONDS))
         self._queued_bytes += len(request.line)
         return effects
 
-    def _send(self, request: _Request) -> list[Effect]:
+    def _send(self, request: Request) -> list[Effect]:
         seen = request.seen
         if seen.kind == "request" and seen.id is not None:
+            if seen.id in self._inflight:  # the daemon's two answers could not be told apart
+                return self._malformed(request, "a request with this id is still open")
             self._inflight[seen.id] = request
             if seen.method == "subscriptions/listen":
-                self._listens[seen.id] = _Listen(request.line)
+                self._listens[seen.id] = Listen(request.line)
             elif seen.method == "initialize":
                 self._session = Session(seen.params)
         elif seen.method == "notifications/initialized" and self._session is not None:
             self._session.initialized = request.line  # a client may have sent it before it had our answer
         return [ToDaemon(request.line)]
 
-    def _refuse(self, request: _Request) -> list[Effect]:
+    def _refuse(self, request: Request) -> list[Effect]:
         """An error for a request that no daemon will see."""
         if request.seen.kind != "request":
             return []
         self._refused_any = True
         return self._fail(request, self._lack, self._away)
 
-    def _fail(self, request: _Request, reason: errors.Reason, message: str) -> list[Effect]:
+    def _fail(self, request: Request, reason: errors.Reason, message: str) -> list[Effect]:
         answer = jsonrpc.error_response(request.seen.raw_id, errors.error_object(reason, message))
         return self._to_client(request, answer)
 
-    def _to_client(self, request: _Request, answer: bytes) -> list[Effect]:
+    def _malformed(self, request: Request, message: str) -> list[Effect]:
+        """A refusal of what no daemon need see."""
+        raw_id = b"null" if request.seen.id is None else request.seen.raw_id
+        return self._to_client(request, _error(protocol.INVALID_REQUEST, message, raw_id).line)
+
+    def _to_client(self, request: Request, answer: bytes) -> list[Effect]:
         """The answer to a request, by itself or, in the end, with those of its batch."""
         together = request.batch
-        if together is None or request.seen.id is None:
+        if together is None:
             return [ToClient(answer)]
         together.answers.append(answer)
         if len(together.answers) < together.missing:
@@ -345,7 +325,7 @@ class Core:
         self._inflight = {key: request for key, request in self._inflight.items() if key in self._listens}
         for request in lost:
             if request.seen.method == "initialize":
-                self._queue.appendleft(_Waiting(request, now + WAIT_SECONDS))
+                self._queue.appendleft(Waiting(request, now + WAIT_SECONDS))
                 self._queued_bytes += len(request.line)
             else:
                 what = f"before it answered {request.seen.method}; that may have been carried out"
@@ -395,6 +375,6 @@ class Core:
         return never if self._refused_any and not self.ever_attached else 0
 
 
-def _error(code: int, message: str) -> ToClient:
-    """An error that names no request."""
-    return ToClient(jsonrpc.error_response(b"null", errors.error_object(errors.MALFORMED[code], message)))
+def _error(code: int, message: str, raw_id: bytes = b"null") -> ToClient:
+    """A refusal of the transport's."""
+    return ToClient(jsonrpc.error_response(raw_id, errors.error_object(errors.MALFORMED[code], message)))

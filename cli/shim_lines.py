@@ -6,15 +6,15 @@ Source: MCP, Transports, stdio.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
 
-from coffer_common import protocol, surrogates
+from coffer_common import jsonrpc, protocol, surrogates
 
-Key = tuple[Literal["text", "number"], str | int | float]
-"""A request id with its JSON type: ``7`` is not ``"7"``."""
+Key = tuple[Literal["text", "number"], str]
+"""A request id with its JSON type: ``7`` is not ``"7"``. A number is kept by its digits, however many."""
 
 Kind = Literal["request", "notification", "response", "control", "other"]
 
@@ -37,6 +37,7 @@ class _Wire(msgspec.Struct):
     id: Raw = _ABSENT
     params: Raw = _ABSENT
     result: Raw = _ABSENT
+    error: Raw = _ABSENT
 
 
 @dataclass(slots=True)
@@ -53,7 +54,6 @@ class Look:
 
 _decode_wire: Final = msgspec.json.Decoder(_Wire).decode
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
-_decode_any: Final = msgspec.json.Decoder().decode
 
 
 class Splitter:
@@ -123,7 +123,18 @@ def look(line: bytes) -> Look:
     except msgspec.ValidationError:
         raise Malformed(protocol.INVALID_REQUEST, "a message is an object") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        return _salvaged(line, str(error))
+        whole = surrogates.without_halves(line)
+        if whole == line:
+            raise Malformed(protocol.PARSE_ERROR, f"not JSON: {error}") from None
+    return _with_halves(line, whole)
+
+
+def _with_halves(line: bytes, whole: bytes) -> Look:
+    """JavaScript leaves halves of surrogate pairs as escapes, which msgspec refuses: ``whole`` has none."""
+    seen = look(whole)
+    if seen.raw_id not in line:
+        seen.id, seen.raw_id = None, b"null"  # no answer could repeat it
+    return seen
 
 
 def batch(line: bytes) -> list[tuple[bytes, Look]]:
@@ -144,10 +155,10 @@ def _items(line: bytes) -> list[bytes]:
 def key_of(raw: Raw | bytes) -> Key | None:
     """The typed form of a raw JSON id."""
     text = bytes(raw)
+    if not jsonrpc.is_id(text):
+        return None
     try:
-        if text[:1] == b'"':
-            return ("text", msgspec.json.decode(text, type=str))
-        return ("number", msgspec.json.decode(text, type=int | float))
+        return ("text", msgspec.json.decode(text, type=str)) if text[:1] == b'"' else ("number", text.decode())
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -171,27 +182,9 @@ def _seen(wire: _Wire) -> Look:
     elif wire.method:
         kind = "request" if raw_id else "notification"
     else:
-        kind = "response" if raw_id else "other"
+        kind = "response" if raw_id and bool(wire.result) != bool(wire.error) else "other"
     try:
         method = msgspec.json.decode(wire.method, type=str) if wire.method else ""
     except msgspec.DecodeError:
         method = ""  # no text, or one that only the daemon need refuse
     return Look(kind, method, key, raw_id, wire.params, wire.result)
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _salvaged(line: bytes, why: str) -> Look:
-    """Python's own decoder takes what msgspec refuses and Node emits: escapes of lone surrogates."""
-    import json  # rare, so not part of a start
-
-    try:
-        message: Any = json.loads(line, parse_constant=_refused)
-    except (ValueError, RecursionError):
-        raise Malformed(protocol.PARSE_ERROR, f"not JSON: {why}") from None
-    if not isinstance(message, dict):
-        raise Malformed(protocol.INVALID_REQUEST, "a message is an object")
-    parts = {name: Raw(json.dumps(message[name]).encode()) for name in _Wire.__struct_fields__ if name in message}
-    return _seen(_Wire(**parts))

@@ -81,8 +81,52 @@ def test_open_lines_pass_both_ways_byte_for_byte() -> None:
     assert core.daemon_line(answer, 0) == [ToClient(answer)]
     for other in (notice("notifications/progress"), b'{"jsonrpc":"2.0"}', request(None, "x"), result(99)):
         assert core.daemon_line(other, 0) == [ToClient(other)]
-    for other in (notice("notifications/x"), b'{"jsonrpc":"2.0"}', request(None, "x")):
-        assert core.client_line(other, 0) == [ToDaemon(other)]
+    other = notice("notifications/x")
+    assert core.client_line(other, 0) == [ToDaemon(other)]
+
+
+@pytest.mark.parametrize("core", [Core(), attached()])
+def test_what_is_neither_request_nor_answer_is_refused_at_once(core: Core) -> None:
+    """As over HTTP: with its id where that may be one, so that its sender does not wait; daemon or not."""
+    for line, mid in (
+        (b'{"jsonrpc":"2.0","id":9}', 9),
+        (b'{"jsonrpc":"2.0","id":9,"result":{},"error":{}}', 9),
+        (b'{"jsonrpc":"2.0"}', None),
+        (request(None), None),
+        (request(1.5), None),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"x"}', None),
+    ):
+        (answer,) = to_client(core.client_line(line, 0))
+        assert (answer["id"], answer["error"]["code"]) == (mid, -32600)
+    assert rest(core.client_end(0)) == [Exit(0)]
+
+
+def test_ids_are_compared_to_the_last_digit() -> None:
+    """Not as a computer's fractions, which take neighbours beyond 2**53 for one."""
+    core = attached()
+    for mid in (2**64, 2**64 + 1):
+        core.client_line(request(mid), 0)
+    core.client_end(0)
+    assert rest(core.daemon_line(result(2**64 + 1), 0)) == []
+    assert [m["id"] for m in to_client(core.tick(DRAIN_SECONDS))] == [2**64]
+
+
+def test_an_id_is_taken_once_while_its_request_is_open() -> None:
+    """The second would be answered in the first one's place."""
+    core = attached()
+    core.client_line(request(1), 0)
+    (refused,) = to_client(core.client_line(request(1, "ping"), 0))
+    assert (refused["id"], refused["error"]["code"]) == (1, -32600)
+    assert core.daemon_line(result(1), 0) == [ToClient(result(1))]
+    assert len(to_daemon(core.client_line(request(1), 0))) == 1
+
+
+def test_a_cancel_with_half_a_surrogate_pair_in_its_reason_is_one() -> None:
+    core = attached()
+    core.client_line(request(1), 0)
+    notice_ = notice("notifications/cancelled", requestId=1, reason="cut \ud83d")
+    assert core.client_line(notice_, 0) == [ToDaemon(notice_)]
+    assert core.client_end(0) == [Exit(0)]
 
 
 def test_bad_lines_of_the_client_are_answered_here() -> None:
@@ -359,10 +403,22 @@ def test_batches_belong_to_one_revision() -> None:
 
 def test_a_batch_is_sent_one_by_one_and_answered_together() -> None:
     core = legacy("2025-03-26")
-    items = [request(1), request(None, "x"), request(2), notice("n")]
+    items = [request(1), request(2), notice("n")]
     assert core.client_line(b"[" + b",\n".join(items) + b"]", 0) == [ToDaemon(item) for item in items]
     assert core.daemon_line(result(2), 0) == []
     assert core.daemon_line(result(1), 0) == [ToClient(b"[" + result(2) + b"," + result(1) + b"]")]
+
+
+def test_each_message_of_a_batch_that_wants_an_answer_has_one_in_the_array() -> None:
+    """As over HTTP: an id that is taken, an id that is none, and what is no message are refused beside the rest."""
+    core = legacy("2025-03-26")
+    items = [request(1, "ping"), request(1, "ping"), request(1.5), message(id=3), notice("n")]
+    assert core.client_line(b"[" + b",".join(items) + b"]", 0) == [ToDaemon(items[0]), ToDaemon(items[4])]
+    ((*refused, answered),) = to_client(core.daemon_line(result(1), 0))
+    assert [(a["id"], a["error"]["code"]) for a in refused] == [(1, -32600), (None, -32600), (3, -32600)]
+    assert answered == json.loads(result(1))
+    (all_refused,) = to_client(core.client_line(b"[" + message(id=3) + b"]", 0))
+    assert [a["id"] for a in all_refused] == [3]
 
 
 def test_a_batch_with_a_cancelled_request_is_answered_by_the_rest() -> None:

@@ -48,13 +48,17 @@ def test_an_oversized_line_that_never_ends() -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "method", "key"),
     [
-        (b'{"jsonrpc":"2.0","id":1,"method":"a"}', "request", "a", ("number", 1)),
+        (b'{"jsonrpc":"2.0","id":1,"method":"a"}', "request", "a", ("number", "1")),
         (b'{"id":"1","method":"a"}', "request", "a", ("text", "1")),
         (b'{"id":"\\u0031","method":"\\u0061"}', "request", "a", ("text", "1")),
         (b'{"id":null,"method":"a"}', "request", "a", None),
         (b'{"id":{},"method":7}', "request", "", None),
         (b'{"method":"a"}', "notification", "a", None),
-        (b'{"id":1,"result":{}}', "response", "", ("number", 1)),
+        (b'{"id":1.5,"method":"a"}', "request", "a", None),
+        (b'{"id":1,"result":{}}', "response", "", ("number", "1")),
+        (b'{"id":1,"error":{}}', "response", "", ("number", "1")),
+        (b'{"id":1,"result":{},"error":{}}', "other", "", ("number", "1")),
+        (b'{"id":1}', "other", "", ("number", "1")),
         (b'{"coffer":"goodbye"}', "control", "", None),
         (b"{}", "other", "", None),
         ('{"method":"ä"}'.encode(), "notification", "ä", None),
@@ -87,11 +91,14 @@ def test_what_is_no_message(line: bytes, code: int) -> None:
 def test_lone_surrogates_that_node_emits_are_taken() -> None:
     seen = look(b'{"id":"a","method":"b","params":{"x":"\\ud800"}}')
     assert (seen.kind, seen.method, seen.id) == ("request", "b", ("text", "a"))
-    assert json.loads(bytes(seen.params)) == {"x": "\ud800"}
+    assert json.loads(bytes(seen.params)) == {"x": "\ufffd"}
+    assert look(b'{"method":"\\ud800"}').method == "\ufffd"
 
 
-def test_a_method_that_cannot_be_a_text_is_none() -> None:
-    assert look(b'{"method":"\\ud800"}').method == ""
+def test_half_a_surrogate_pair_within_an_id_makes_it_none() -> None:
+    """It cannot be repeated in an answer."""
+    seen = look(b'{"id":"\\ud800","method":"b"}')
+    assert (seen.kind, seen.id, seen.raw_id) == ("request", None, b"null")
 
 
 def test_a_batch_with_half_a_surrogate_pair() -> None:
@@ -118,8 +125,9 @@ def test_batches() -> None:
 
 def test_ids_keep_their_type() -> None:
     assert key_of(b"7") != key_of(b'"7"')
-    assert key_of(b"0") == ("number", 0)
-    assert [key_of(raw) for raw in (b"true", b"null", b"[]", b"", b'"\xff"')] == [None] * 5
+    assert key_of(b"0") == ("number", "0")
+    assert key_of(b"%d" % 2**64) != key_of(b"%d" % (2**64 + 1))
+    assert [key_of(raw) for raw in (b"true", b"null", b"[]", b"", b"1.5", b"1e2", b'"\xff"')] == [None] * 7
 
 
 def test_members_by_path() -> None:

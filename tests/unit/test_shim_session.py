@@ -52,7 +52,7 @@ def test_what_the_client_set_up_is_set_up_again() -> None:
 def test_answers_of_others_are_not_its_own() -> None:
     session = opened()
     assert not session.owns(None)
-    assert not session.owns(("number", 1))
+    assert not session.owns(("number", "1"))
     assert not session.handled(None)
 
 
