@@ -200,8 +200,7 @@ class Router:
     # ---- routing and sending
 
     def _route(self, call: Pending) -> None:
-        request = call.request
-        caller = request.caller
+        request, caller = call.request, call.request.caller
         where = routing.Where(
             request.scope, self._scoping.narrowing(request.principal, request.scope), caller.era, caller.session
         )
@@ -226,6 +225,7 @@ class Router:
                 call.server_hint, call.key = name, awaited.otherwise.key
                 self._fail(call, gate.reason, gate.message, server=name)
                 return
+            self._supervision.hasten(name)
             seconds = 30.0 if upstream is None else upstream.config.limits.start_seconds
         else:
             seconds = self.lists.budget()

@@ -85,6 +85,7 @@ class Sending:
             return
         held[call.corr] = call
         self._deadline(call, call.started + limits.start_seconds)
+        self._supervision.hasten(call.server)
 
     def _send(self, call: Pending, upstream: Upstream, peer: Peer) -> None:
         request, name = call.request, call.server

@@ -52,6 +52,7 @@ class Supervision:
         self._loop = asyncio.get_running_loop()
         self._applying: dict[str, asyncio.Lock] = {}
         self.greeted = self._workers.greeted
+        self.hasten = self._workers.hasten
         self.first_discovery_ends = 0.0
         """Loop time at which lists stop waiting for the daemon's first discovery."""
 

@@ -232,6 +232,13 @@ class Workers:
                 self._starting.add(upstream.name)
                 self.event(upstream, words.Granted())
 
+    def hasten(self, name: str) -> None:
+        """Somebody waits for this server now: it starts at once if it is queued, beside the few that may otherwise."""
+        upstream = self.upstreams.get(name)
+        if upstream is not None and upstream.life.phase == "queued" and name in self._queue and not self.stopping:
+            self._queue.remove(name)
+            self.event(upstream, words.Granted())
+
     def _fork(self, upstream: Upstream, effect: words.Fork) -> None:
         self.background(self._start_worker(upstream, effect.incarnation), f"start {upstream.name}")
 

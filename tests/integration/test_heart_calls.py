@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coffer_supervisor import sending
+from coffer_supervisor import sending, workers
+from coffer_supervisor.core import lifecycle
 from coffer_supervisor.core.calls import Principal, Scope
 from tests.support.heart import Beating, beating, text
 from tests.support.upstreams import fake, raw
@@ -303,3 +304,15 @@ async def test_stacks_and_calls_of_a_worker_can_be_asked_for(heart: Beating, tmp
     assert dump["tasks"]
     with pytest.raises(TimeoutError):
         await heart.supervision.dump("nobody")
+
+
+async def test_a_server_that_is_called_waits_for_no_turn(heart: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: however many starts hang, and however long each keeps its place: who is called starts at once."""
+    monkeypatch.setattr(lifecycle, "SLOT_SECONDS", 600.0)
+    silent = [f"silent{n}" for n in range(12)]
+    await asyncio.gather(*(heart.add(name, raw("--never", "initialize"), wait=False) for name in silent))
+    await heart.add("good", raw(), wait=False)
+    assert heart.supervision.upstreams["good"].life.phase == "queued"
+    assert text(await heart.call("good__echo", n=1))["n"] == 1
+    phases = [heart.supervision.upstreams[name].life.phase for name in silent]
+    assert phases.count("queued") == len(silent) - workers.STARTING_AT_ONCE, "only what is called jumps the queue"
