@@ -17,7 +17,7 @@ from coffer_common.version import VERSION
 from coffer_supervisor.bodies import PIECE_SECONDS, BodyTooSlow, piece
 from coffer_supervisor.core.calls import Failure, Principal, Scope, failure
 from coffer_supervisor.core.pieces import Message, Pieces
-from coffer_supervisor.endpoint.streams import write_slices
+from coffer_supervisor.endpoint.streams import event, open_stream, write_slices
 
 MAX_BODY: Final = 64 * 1024 * 1024
 _NO_HURRY: Final = 2 * 1024 * 1024
@@ -56,6 +56,19 @@ def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None
     """A JSON answer."""
     base = {"Content-Type": "application/json", "Server": SERVER}
     return web.Response(body=body, status=status, headers={**base, **headers} if headers else base)
+
+
+async def answered(
+    entry: Entry, answer: bytes, status: int = 200, headers: dict[str, str] | None = None
+) -> web.StreamResponse:
+    """An answer in the form that the client takes: JSON, or a stream of this one event. What has a status of its own is
+    JSON in any case, for a stream has none."""
+    if entry.takes_json or status != 200:
+        return json_response(answer, status, headers)
+    response = await open_stream(entry.request, headers)
+    await response.write(event(answer))
+    await response.write_eof()
+    return response
 
 
 def message_response(message: Message, status: int = 200) -> web.StreamResponse:

@@ -18,7 +18,7 @@ from coffer_supervisor.core.session import Session
 from coffer_supervisor.endpoint.http import (
     Entry,
     accepted,
-    error_response,
+    answered,
     json_response,
     malformed,
     message_response,
@@ -66,7 +66,7 @@ class LegacyHttp:
         except CallError as error:
             answer = jsonrpc.error_response(raw_id, error.failure.error)
         if not _streams_at_once(entry, live):
-            return json_response(answer)
+            return await answered(entry, answer)
         outbox = Outbox()
         outbox.append(answer, answer=True)
         return await self._respond(entry, live, outbox, at_once=True)
@@ -86,19 +86,19 @@ class LegacyHttp:
             raise rejected(400, _EMPTY_BATCH)
         return await self._batch(entry, live, items)
 
-    async def _initialize(self, entry: Entry, envelope: jsonrpc.Envelope) -> web.Response:
+    async def _initialize(self, entry: Entry, envelope: jsonrpc.Envelope) -> web.StreamResponse:
         live = self._sessions.open(entry.principal, entry.scope)
         try:
             self._methods.begin(live.session, bytes(envelope.params))
             result = await self._methods.initialize(live.session)
         except CallError as error:
             self._sessions.close(live.session.id, "initialize failed")
-            return error_response(error.failure, 200, envelope.raw_id)
+            return await answered(entry, jsonrpc.error_response(envelope.raw_id, error.failure.error))
         except asyncio.CancelledError:
             self._sessions.close(live.session.id, "the client left before initialize was answered")
             raise
         headers = {"Mcp-Session-Id": live.session.id}
-        return json_response(jsonrpc.response(envelope.raw_id, result), 200, headers)
+        return await answered(entry, jsonrpc.response(envelope.raw_id, result), headers=headers)
 
     def _notified(self, live: Live, method: str, params: bytes) -> None:
         if method == "notifications/initialized":
@@ -118,7 +118,7 @@ class LegacyHttp:
         try:
             self._starter.start(live, envelope, outbox, entry.request.headers.get(tracing.HEADER, ""))
         except CallError as error:
-            return error_response(error.failure, 200, envelope.raw_id)
+            return await answered(entry, jsonrpc.error_response(envelope.raw_id, error.failure.error))
         return await self._respond(entry, live, outbox, at_once=_streams_at_once(entry, live))
 
     async def _respond(

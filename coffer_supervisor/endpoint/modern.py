@@ -17,7 +17,7 @@ from coffer_supervisor.core import tracing
 from coffer_supervisor.core.calls import CallError, Failure, failure
 from coffer_supervisor.core.envelope import Modern, ladder, unsupported
 from coffer_supervisor.endpoint import listen
-from coffer_supervisor.endpoint.http import Entry, Rejected, accepted, error_response, json_response, message_response
+from coffer_supervisor.endpoint.http import Entry, Rejected, accepted, answered, error_response, message_response
 from coffer_supervisor.endpoint.methods import CALLS, LISTEN, MODERN_METHODS, Client, Methods, modern_client
 from coffer_supervisor.endpoint.notices import Notices
 from coffer_supervisor.endpoint.streams import QUIET_SECONDS, HttpSink, Outbox, open_stream, pump
@@ -85,13 +85,13 @@ class ModernHttp:
 
     # ---- requests
 
-    async def _answer(self, entry: Entry, envelope: jsonrpc.Envelope, client: Client) -> web.Response:
+    async def _answer(self, entry: Entry, envelope: jsonrpc.Envelope, client: Client) -> web.StreamResponse:
         raw_id = envelope.raw_id
         try:
             result = await self._methods.modern(client, str(envelope.method), bytes(envelope.params))
         except CallError as error:
-            return error_response(error.failure, error.failure.status, raw_id)
-        return json_response(jsonrpc.response(raw_id, result))
+            return await answered(entry, jsonrpc.error_response(raw_id, error.failure.error), error.failure.status)
+        return await answered(entry, jsonrpc.response(raw_id, result))
 
     async def _call(
         self, entry: Entry, envelope: jsonrpc.Envelope, client: Client, verdict: Modern
@@ -117,7 +117,7 @@ class ModernHttp:
             quiet = not await outbox.changed(QUIET_SECONDS)
             if quiet and entry.takes_stream:
                 break
-        if outbox.ended and len(outbox) == 1 and entry.takes_json:
+        if outbox.ended and len(outbox) == 1 and (entry.takes_json or outbox.status != 200):
             return message_response(outbox.after(0)[0][1], outbox.status)
         response = await open_stream(entry.request)
         await pump(response, outbox)

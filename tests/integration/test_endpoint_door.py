@@ -229,6 +229,21 @@ async def test_accept(raw: RawHttp, accept: str | None, status: int) -> None:
     assert answer.status == 406 or answer.result == {}
 
 
+async def test_a_client_that_takes_streams_alone_is_answered_on_one(raw: RawHttp) -> None:
+    """One event with the answer, in either era; an error that has an HTTP status of its own is JSON (ADR 0007)."""
+    raw.headers["Accept"] = "text/event-stream"
+    raw.headers["Mcp-Session-Id"] = (first := await raw.request("initialize", INITIALIZE)).headers["Mcp-Session-Id"]
+    answers = [first, *[await raw.request(method) for method in ("ping", "tools/list", "no/method", "tools/call")]]
+    answers += [await raw.modern("server/discover"), await raw.modern("tools/list")]
+    for answer in answers:
+        form = answer.headers["Content-Type"]
+        assert (answer.status, form, len(answer.messages)) == (200, "text/event-stream", 1), answer.message
+    for method, status in (("no/method", 404), ("tools/call", 400)):
+        refused = await raw.modern(method)
+        assert (refused.status, refused.headers["Content-Type"]) == (status, "application/json")
+        assert refused.error["code"] < 0
+
+
 # ---- handshake and sessions
 
 
