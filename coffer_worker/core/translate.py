@@ -322,11 +322,11 @@ def error(method: str, raw: bytes, upstream: Era, view: View, key: str) -> Failu
         code, message = protocol.INTERNAL_ERROR, "The upstream answered with a malformed error object"
         return Failure(code, message, _encode({"code": code, "message": message}), 200)
     new = code
-    if view.era == "modern" and upstream == "legacy":
-        if code == protocol.RESOURCE_NOT_FOUND:
-            new = protocol.INVALID_PARAMS
+    if view.era == "modern":
+        if code == protocol.RESOURCE_NOT_FOUND and (upstream == "legacy" or method == "resources/read"):
+            new = protocol.INVALID_PARAMS  # some modern servers still use the code of the revisions before
             _data_uri(found, key)
-        elif code == URL_ELICITATION_REQUIRED:
+        elif code == URL_ELICITATION_REQUIRED and upstream == "legacy":
             return _url_elicitation(message)
     elif view.era == "legacy" and upstream == "modern" and method == "resources/read":
         data = found.get("data")

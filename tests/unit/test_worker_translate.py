@@ -321,6 +321,16 @@ def test_a_missing_resource_in_the_words_of_each_era() -> None:
     assert json.loads(failure.error)["data"] == {"uri": "x:2"}
 
 
+def test_a_modern_client_never_gets_the_legacy_code_of_a_missing_resource() -> None:
+    """Not even where a server of its own era answers with it; other methods have no resource to miss."""
+    raw = b'{"code":-32002,"message":"m"}'
+    failure = translate.error("resources/read", raw, "modern", MODERN_RAW, "x:1")
+    assert json.loads(failure.error) == {"code": -32602, "message": "m", "data": {"uri": "x:1"}}
+    assert (failure.code, failure.status) == (-32602, 400)
+    assert translate.error("resources/read", raw, "modern", RAW, "x:1").error == raw
+    assert translate.error("tools/call", raw, "modern", MODERN_RAW, "t").error == raw
+
+
 def test_a_url_elicitation_error_has_no_place_on_a_modern_wire() -> None:
     """A client that declared no URL elicitation is told which capability is missing, with status 400."""
     failure = translate.error("tools/call", b'{"code":-32042,"message":"m"}', "legacy", MODERN_RAW, "t")
