@@ -90,7 +90,18 @@ class Claimed:
     def release(self) -> None:
         """Last step: lets the successor in. ``daemon.json`` stays, since port and token survive a stop."""
         self.stop_listening()
+        if self.alive.fd >= 0:
+            self._tidy()
         self.alive.release()
+
+    def _tidy(self) -> None:
+        """Nothing stays of the sockets, nor of a folder that was made for them alone outside the home."""
+        for address in (self.home.control_ipc, self.home.bulk_ipc):
+            with contextlib.suppress(OSError):
+                os.unlink(address.removeprefix("ipc://"))
+        if self.home.run.parent != self.home.root:
+            with contextlib.suppress(OSError):
+                self.home.run.rmdir()
 
 
 def claim(home: Home, *, ports: Iterable[int] | None = None, wait: float = PREDECESSOR_SECONDS) -> Claimed:
@@ -107,6 +118,7 @@ def claim(home: Home, *, ports: Iterable[int] | None = None, wait: float = PREDE
     alive = _claim_life(home, wait)
     with contextlib.ExitStack() as undo:
         undo.callback(alive.release)
+        home.ensure()  # a predecessor may have taken the folder of its sockets with it
         if discovery.read_info(home) in ("invalid", "other_version"):
             _log.warning("daemon.json was not readable and is written anew", copy=str(discovery.keep_backup(home)))
         port, token = discovery.salvaged(home)

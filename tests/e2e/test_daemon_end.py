@@ -69,3 +69,31 @@ def test_a_removed_daemon_json_comes_back() -> None:
         assert daemon.cli("daemon", "status", "--no-spawn").returncode == 0
     finally:
         daemon.close()
+
+
+def test_nothing_of_the_sockets_stays_after_a_stop(tmp_path: Path) -> None:
+    """A clean end takes its four sockets away, and the folder of a home whose path is too long for them; the next
+    daemon makes them anew."""
+    home = tmp_path / ("long-" * 24) / "home"
+    home.mkdir(parents=True, mode=0o700)
+    daemon = Daemon(home=home).start()
+    try:
+        run_dir = daemon.run_dir
+        assert run_dir.parent != home
+        assert {"control.ipc", "bulk.ipc"} < {file.name for file in run_dir.iterdir()}
+        assert daemon.stop() == 0
+        assert not run_dir.exists()
+        daemon.start()
+        assert daemon.run_dir == run_dir
+        assert daemon.cli("daemon", "status", "--no-spawn").returncode == 0
+    finally:
+        daemon.close()
+    assert not run_dir.exists()
+
+
+def test_no_socket_stays_in_a_usual_home(daemon: Daemon) -> None:
+    """A clean end leaves the folder of sockets empty."""
+    sockets = daemon.run_dir
+    assert len(list(sockets.iterdir())) == 4
+    assert daemon.stop() == 0
+    assert list(sockets.iterdir()) == []
