@@ -61,7 +61,7 @@ async def server_invocations(request: Request) -> Answer:
 
 async def _invocations(request: Request, server: str | None) -> Answer:
     log = request.management.store.invocations
-    await log.flush()  # whoever has just called wants to see it
+    await log.try_flush()  # whoever has just called wants to see it
     entries = await log.list(
         server=server,
         type=request.word("type", INVOCATION_TYPES),
@@ -143,7 +143,7 @@ async def stats(request: Request) -> Answer:
     """Calls, errors and durations by capability, since a time (default: 24 hours ago)."""
     since = request.moment("since") or clock.now() - timedelta(hours=24)
     log = request.management.store.invocations
-    await log.flush()
+    await log.try_flush()
     found = await log.stats(since, server=request.query.get("server"))
     rows = [
         StatsRow(

@@ -36,7 +36,7 @@ class News:
         events: list[tuple[str, msgspec.Struct]] = []
         try:
             if self._invocations:
-                await self._store.invocations.flush()
+                await self._store.invocations.try_flush()
                 after, limit = self._since("invocation")
                 calls = await self._store.invocations.list(after=after, limit=limit)
                 events += self._told("invocation", [logs.invocation_row(entry) for entry in reversed(calls)])

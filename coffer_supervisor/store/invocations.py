@@ -29,6 +29,7 @@ QUEUE_ROWS: Final = 20_000
 FLUSH_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _MAX_ERROR: Final = 2000
+_READER_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
 
 _log: Final = logging.getLogger("coffer.store")
@@ -110,6 +111,7 @@ class InvocationLog:
         self._hurry = asyncio.Event()
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._flushing: set[asyncio.Task[None]] = set()
         self._in_trouble = False
         self.dropped = 0
         """Rows lost since the start: the oldest of a full queue, and what the database refused for good."""
@@ -147,7 +149,25 @@ class InvocationLog:
         try:
             await self.flush()
         except StoreError as error:
-            _log.warning("%d invocations were lost as the store closed: %s", len(self._queue), error)
+            lost = len(self._queue)
+            self.dropped += lost
+            text = "%d invocations were lost as the store closed, %d in all since it was opened: %s"
+            _log.warning(text, lost, self.dropped, error)
+        else:
+            self._recovered()
+
+    async def try_flush(self) -> None:
+        """``flush`` for who wants to read, and waits a second at most: where the disk is full or the database locked,
+        what is stored can be read all the same. The writer tells of the trouble."""
+        flushing = asyncio.create_task(self.flush(), name="invocation-flush")
+        self._flushing.add(flushing)
+        flushing.add_done_callback(self._flushed)
+        await asyncio.wait({flushing}, timeout=_READER_SECONDS)
+
+    def _flushed(self, flushing: "asyncio.Task[None]") -> None:
+        self._flushing.discard(flushing)
+        if not flushing.cancelled() and isinstance(error := flushing.exception(), StoreError):
+            _log.debug("what is to be read is not all written: %s", error)
 
     async def flush(self) -> None:
         """Write all that is queued now. Raises ``StoreError``; what could not be written stays queued."""

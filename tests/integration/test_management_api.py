@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -160,6 +162,12 @@ def test_figures_of_calls(daemon: Daemon) -> None:
     assert (rows["fail"]["calls"], rows["fail"]["errors"]) == (1, 1)
     assert 0 < rows["echo"]["p50_seconds"] <= rows["echo"]["p95_seconds"]
     assert daemon.api("GET", "/resources?kind=mcp_server")["resources"][0]["status"]["calls_24h"] == 3
+    with closing(sqlite3.connect(daemon.home / "coffer.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        daemon.api("POST", "/resources/mcp_server/files/call", {"tool": "echo", "arguments": {"text": "x"}})
+        assert len(daemon.api("GET", "/invocations")["invocations"]) == 3, "what is stored is shown though none can be"
+        assert sum(row["calls"] for row in daemon.api("GET", "/stats?since=1h")["stats"]) == 3
+        other.execute("ROLLBACK")
     bad = refused(daemon, "POST", "/resources/mcp_server/files/call", {"tool": "echo", "arguments": [1]})
     assert bad.code == "invalid_arguments"
 

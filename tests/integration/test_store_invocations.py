@@ -207,7 +207,40 @@ async def test_a_stop_in_trouble_says_what_is_lost(
         with caplog.at_level(logging.WARNING, "coffer.store"):
             await log.stop()
         other.execute("ROLLBACK")
-    assert "1 invocations were lost as the store closed" in caplog.text
+    assert "1 invocations were lost as the store closed, 1 in all" in caplog.text
+
+
+async def test_a_stop_in_trouble_counts_what_was_lost_before(
+    database: Database, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line counts all: what was held back until the end, and what there was no room for before."""
+    log = InvocationLog(database, capacity=10)
+    log.start()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for number in range(14):
+            log.record(call(number))
+        with caplog.at_level(logging.WARNING, "coffer.store"):
+            await log.stop()
+        other.execute("ROLLBACK")
+    assert "10 invocations were lost as the store closed, 14 in all since it was opened" in caplog.text
+
+
+async def test_what_is_stored_can_be_read_while_nothing_can_be_written(database: Database, path: Path) -> None:
+    """Whoever reads the log wants the newest rows, but gets the others where those cannot be written."""
+    log = InvocationLog(database)
+    log.record(call(1))
+    await log.flush()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        log.record(call(2))
+        with pytest.raises(StoreError):
+            await log.flush()
+        await log.try_flush()
+        assert [plain(row) for row in await log.list()] == [call(1)]
+        other.execute("ROLLBACK")
+    await log.try_flush()
+    assert [plain(row) for row in await log.list()] == [call(2), call(1)]
 
 
 @pytest.mark.parametrize(
