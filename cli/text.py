@@ -55,12 +55,14 @@ def shortened(text: str, limit: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``41.2 s``, ``3m``, ``2h 11m``, ``5d 2h``; ``-`` for none."""
+    """``0.4 s``, ``41.2 s``, ``1m 56s``, ``12m``, ``2h 11m``, ``5d 2h``; ``-`` for none."""
     if seconds is None:
         return "-"
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86_400)
+    if minutes < 10:
+        return f"{minutes}m {int(seconds % 60)}s"
     if minutes < 60:
         return f"{minutes}m"
     return f"{hours}h {minutes % 60}m" if hours < 48 else f"{days}d {hours % 24}h"
