@@ -99,6 +99,11 @@ def run() -> int:
     except BrokenPipeError:
         _drop_output()  # whoever read it has seen enough
         return exits.OK
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        _drop_output()  # the same, noticed by the library of the options, which would call it a failure
+        return exits.OK
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:

@@ -5,6 +5,7 @@ from typing import Final
 
 from coffer_common import weburl
 from coffer_common.api import LoggedOut, LoginStarted, LoginStatus
+from coffer_common.resources import HttpServer
 from coffer_supervisor.credentials import CredentialError
 from coffer_supervisor.logins import LoginError
 from coffer_supervisor.management.errors import ApiError, from_credential, missing
@@ -16,6 +17,10 @@ LONGEST_WAIT: Final = 30
 
 async def begin(request: Request) -> Answer:
     """Begins a login at the server's authorization server: the address that the person must visit."""
+    if not await _at_url(request):
+        message = f"only servers at a URL have logins, and {request.name} is a command that Coffer starts"
+        hint = f"Give it its secret in its environment: coffer mcp update {request.name} --env 'VARIABLE=${{NAME}}'"
+        raise ApiError(HTTPStatus.CONFLICT, "no_login", message, hint)
     await running(request)
     management = request.management
     try:
@@ -42,10 +47,18 @@ async def wait(request: Request) -> Answer:
 async def logout(request: Request) -> Answer:
     """Forgets what a login brought; the server starts again without it."""
     management = request.management
-    await management.store.resources.get("mcp_server", request.name)
+    at_url = await _at_url(request)
     try:
         forgotten = await management.logins.logout(request.name)
     except CredentialError as error:
-        raise from_credential(error) from error
+        if at_url:
+            raise from_credential(error) from error
+        forgotten = False  # a command has none, whether or not there is a keychain
     await management.store.audit.add("mcp_server.logout", kind="mcp_server", name=request.name, actor=request.actor)
     return LoggedOut(server=request.name, forgotten=forgotten)
+
+
+async def _at_url(request: Request) -> bool:
+    """Whether the server is one that can have a login."""
+    resource = await request.management.store.resources.get("mcp_server", request.name)
+    return isinstance(resource.config, HttpServer)

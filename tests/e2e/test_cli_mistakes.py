@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ SLOW = ("--", sys.executable, "-c", "import signal; signal.pause()")
             ("no tool 'no-such' on the server files; nothing was switched",),
         ),
         (("mcp", "add", "x", "--url", "http://:9/mcp"), exits.USAGE, ("(url: it names no host)", "Nothing has been")),
+        (("mcp", "login", "files"), exits.CONFLICT, ("only servers at a URL have logins, and files is a command",)),
         (("ps", "kill"), exits.USAGE, ("ps kill takes a call", "coffer ps kill c-91")),
         (("mcp", "invocations", "--status", "bad"), exits.USAGE, ("One of: ok, error, timeout, denied, cancelled",)),
     ],
@@ -108,6 +110,28 @@ def test_output_that_goes_nowhere_is_no_fault_of_ours(daemon: Daemon, redirectio
     words = ["sh", "-c", f'"$0" mcp list --json {redirection}', str(COFFER)]
     done = subprocess.run(words, env=daemon.env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.partition("\n")[0]) == (code, said)
+
+
+def test_output_that_nobody_reads_to_its_end_is_no_failure(daemon: Daemon) -> None:
+    """`coffer ... | head` ends quietly, whenever the reader leaves."""
+    daemon.cli("mcp", "add", "files", "--disabled", *SLOW)
+    for words in (("mcp", "list", "--json"), ("mcp", "list"), ("--version",), ("mcp", "--help")):
+        reads, writes = os.pipe()
+        os.close(reads)
+        try:
+            done = subprocess.run(
+                [COFFER, *words], env=daemon.env, stdout=writes, stderr=subprocess.PIPE, text=True, check=False
+            )
+        finally:
+            os.close(writes)
+        assert (done.returncode, done.stderr) == (exits.OK, ""), words
+
+
+def test_a_server_without_a_url_has_no_login_to_forget(daemon: Daemon) -> None:
+    """Where there is no keychain either: that is no reason to fail."""
+    daemon.cli("mcp", "add", "files", "--disabled", *SLOW)
+    done = daemon.cli("mcp", "logout", "files")
+    assert (done.returncode, done.stdout.strip()) == (exits.OK, "✓ files had no login"), done
 
 
 def test_a_credential_s_name_is_refused_with_the_rule(daemon: Daemon) -> None:
