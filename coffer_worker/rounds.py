@@ -15,6 +15,7 @@ import msgspec
 
 from coffer_common import errors, frames
 from coffer_common.resources import Limits
+from coffer_common.version import SERVER_INFO
 from coffer_worker.core import asks, bridge, translate
 from coffer_worker.core.asks import Wish
 from coffer_worker.core.relay import Flight, Relay
@@ -85,8 +86,9 @@ class Rounds:
                 self._ways.fail(flight, errors.BAD_ANSWER, text)
                 return
         if caller.era == "modern":
-            view = View("modern", caller.naming, self._server)
-            self._ways.end(flight, frames.Reply(flight.corr), asks.shown_required(raw, view))
+            view = View("modern", caller.naming, self._server, SERVER_INFO)
+            shown = asks.shown_required(translate.answerer(raw, view), view)
+            self._ways.end(flight, frames.Reply(flight.corr), shown)
         else:
             self._round(flight, found)
 

@@ -79,6 +79,16 @@ async def test_who_answers_is_said_to_a_modern_client_of_a_legacy_server(tmp_pat
             assert answer.value["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == name
 
 
+async def test_who_answers_is_said_alike_by_a_modern_server(tmp_path: Path) -> None:
+    """Coffer on the aggregate, towards modern clients alone; the server itself where it is passed through."""
+    member = "io.modelcontextprotocol/serverInfo"
+    async with Worker.start(tmp_path, server_config(fake("--era", "modern", "--name", "shown"))) as worker:
+        for by, name in ((MINE, "shown"), (caller(MODERN, "modern:local:/mcp"), "coffer")):
+            assert (await worker.call("echo", {"a": 1}, by)).value["_meta"][member]["name"] == name
+        answer = await worker.call("echo", {"a": 1}, caller(session="old"))
+        assert member not in answer.value.get("_meta", {})
+
+
 async def test_the_first_connection_is_made_for_a_client_like_the_one_seen_last(tmp_path: Path) -> None:
     """It declares what that client did, is handed to the first that fits, and is told that there are roots to ask."""
     upstream = fake("--era", "legacy", log=tmp_path / "log.jsonl")

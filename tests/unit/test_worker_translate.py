@@ -278,6 +278,36 @@ def test_who_answers_stands_in_a_bridged_result() -> None:
     assert json.loads(translate.result("tools/call", b'{"_meta":1}', "legacy", view))["_meta"] == 1
 
 
+@pytest.mark.parametrize("upstream", ["legacy", "modern"])
+@pytest.mark.parametrize("key", ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol\\/serverInfo"])
+def test_on_the_aggregate_no_server_names_itself(upstream: Any, key: str) -> None:
+    """Its clients see one server: Coffer stands in a modern result, nobody in a legacy one. What is passed through
+    keeps what the server says."""
+    own = b'{"resultType":"complete","_meta":{"%b":{"name":"own"}},"x":1e2}' % key.encode()
+    more = own.replace(b'"_meta":{', b'"_meta":{"x/y":1,')
+    coffer = View("modern", "prefixed", "s", b'{"name":"coffer"}')
+    for raw, rest in ((own, {}), (more, {"x/y": 1})):
+        made = translate.result("tools/call", raw, upstream, coffer)
+        assert json.loads(made)["_meta"] == {META + "serverInfo": {"name": "coffer"}, **rest}
+        assert b'"x":1e2' in made
+        assert json.loads(translate.result("tools/call", raw, upstream, AGGREGATE)).get("_meta", {}) == rest
+        for view in (RAW, MODERN_RAW):
+            kept = json.loads(translate.result("tools/call", raw, upstream, view))["_meta"]
+            assert kept == {META + "serverInfo": {"name": "own"}, **rest}
+
+
+@pytest.mark.parametrize("raw", [b'{"resultType":"complete"}', b"{ }", b'{"_meta":{}}'])
+def test_on_the_aggregate_a_modern_result_that_names_nobody_names_coffer(raw: bytes) -> None:
+    view = View("modern", "prefixed", "s", b'{"name":"coffer"}')
+    made = json.loads(translate.result("tools/call", raw, "modern", view))
+    assert made == {**json.loads(raw), "_meta": {META + "serverInfo": {"name": "coffer"}}}
+    assert translate.result("tools/call", raw, "modern", MODERN_AGGREGATE) == raw
+    for odd in (b'{"_meta":1}', b'{"_meta":1,"a":"serverInfo"}'):
+        assert translate.result("tools/call", odd, "modern", view) == odd
+    elsewhere = b'{"_meta":{},"a":"serverInfo"}'
+    assert translate.result("tools/call", elsewhere, "legacy", AGGREGATE) == elsewhere
+
+
 def test_an_entry_with_and_without_references() -> None:
     assert translate.renamed_meta(b'{"name":"a", "_meta":{}}', "s") == b'{"name":"a", "_meta":{}}'
     made = json.loads(translate.renamed_meta(b'{"_meta":{"ui":{"resourceUri":"ui://a/v"}}}', "s"))
