@@ -180,7 +180,17 @@ def _located(server: Server, where: Where, type_: CapabilityType, exposed: str, 
     base = server.base(where.era, where.session)
     if base is None:
         return Awaited((server.name,), _unknown(type_, exposed, server.name))
+    if type_ == "template" and own not in base.by_type["template"]:
+        return _referred(server, where, exposed, own)
     return _switched(server, where, type_, _listed_key(server, where, type_, own, exposed) or own)
+
+
+def _referred(server: Server, where: Where, exposed: str, own: str) -> Target | Refusal:
+    """A completion may refer to a resource by its URI too: one that is listed, or comes from a template."""
+    listed = _listed_key(server, where, "resource", own, exposed)
+    if listed is None and not list(_templating([server], where, "resource", own)):
+        return _unknown("template", exposed, server.name)
+    return _switched(server, where, "resource", listed or own)
 
 
 def _listed_key(server: Server, where: Where, type_: CapabilityType, own: str, exposed: str = "") -> str | None:

@@ -254,8 +254,28 @@ def test_completion_follows_its_reference(known: Catalogues) -> None:
     template = complete({"type": "ref/resource", "uri": "coffer://files/memo://{id}"})
     assert template == Target("files", "template", "memo://{id}")
     assert complete({"type": "ref/resource", "uri": "memo://{id}"}) == Target("files", "template", "memo://{id}")
+    listed = complete({"type": "ref/resource", "uri": "coffer://files/file:///a%20b.txt"})
+    assert isinstance(listed, Target)
+    made = complete({"type": "ref/resource", "uri": "coffer://files/memo://7"})
+    assert made == Target("files", "resource", "memo://7")
     for bad in ({"type": "ref/prompt"}, {"type": "ref/resource", "name": "x"}, {"type": "ref/other"}, "x"):
         assert reason(complete(bad)) is errors.INVALID_PARAMS
+
+
+def test_completion_for_what_a_server_does_not_offer_is_refused(known: Catalogues) -> None:
+    """Once it is known what it offers: a reference to nothing is -32602 in either era."""
+    params = {"ref": {"type": "ref/resource", "uri": "coffer://files/nope"}, "argument": {"name": "a", "value": ""}}
+    refusal = go(known, "completion/complete", params)
+    assert isinstance(refusal, routing.Refusal)
+    assert {refusal.reason.code_for(era) for era in ("legacy", "modern")} == {-32602}
+    assert (refusal.server, refusal.key) == ("files", "coffer://files/nope")
+    known.register("files", on=True, auto_enable=True, choices={("template", "memo://{id}"): False})
+    for uri in ("coffer://files/memo://7", "coffer://files/memo://{id}"):
+        params["ref"]["uri"] = uri
+        assert reason(go(known, "completion/complete", params)) is errors.CAPABILITY_DISABLED
+    known.register("new", on=True, auto_enable=True, choices={})
+    params["ref"]["uri"] = "coffer://new/nope"
+    assert isinstance(go(known, "completion/complete", params), routing.Awaited)
 
 
 # ---- params
