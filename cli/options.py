@@ -33,8 +33,8 @@ _LIMITS: Final = {
 _WHOLE: Final = frozenset(
     {"rounds", "in_flight", "queue", "line_bytes", "max_connections", "max_rss_bytes", "max_processes"}
 )
-_SUFFIXES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "k": 1024, "M": 1024**2, "G": 1024**3}
-_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhkMG]?)(?:i?B)?")
+_SUFFIXES: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "k": 1024, "K": 1024, "M": 1024**2, "G": 1024**3}
+_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhkKMG]?)(?:i?B)?")
 LIMIT_HELP: Final = f"A limit, NAME=VALUE (off for none). Names: {', '.join(_LIMITS)}. Seconds, bytes (64M) or counts."
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]

@@ -37,6 +37,15 @@ def test_limits_take_short_names_units_and_off() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [(f"64{unit}", 64 * 1024) for unit in ("k", "K", "KB", "KiB", "kB")]
+    + [("2M", 2 << 20), ("2MiB", 2 << 20), ("1G", 1 << 30), ("1GB", 1 << 30), ("1 GiB", 1 << 30), ("100B", 100)],
+)
+def test_sizes_take_every_usual_spelling(text: str, size: int) -> None:
+    assert options.limits([f"line={text}"]) == {"line_bytes": size}
+
+
 @pytest.mark.parametrize("word", ["start=fast", "colour=3", "start="])
 def test_a_limit_that_is_none_is_refused(word: str) -> None:
     """L11: when it is configured, not when it is reached."""
