@@ -1,6 +1,7 @@
 """Handlers of what only an ``mcp_server`` has: capabilities, refresh, test, restart, a tool call, its log."""
 
 import asyncio
+import difflib
 import os
 from http import HTTPStatus
 from pathlib import Path
@@ -100,11 +101,24 @@ async def call(request: Request) -> Answer:
     arguments = bytes(wish.arguments)
     if not arguments.startswith(b"{"):
         raise invalid("invalid_arguments", "the arguments of a tool are a JSON object")
+    _refuse_unlisted(request, wish.tool)
     ok, payload = await request.management.router.call_for_management(
         request.name, wish.tool, arguments, wish.timeout or _A_DAY, client=request.actor
     )
     raw = msgspec.Raw(payload)
     return CallOutcome(ok=True, result=raw) if ok else CallOutcome(ok=False, error=raw)
+
+
+def _refuse_unlisted(request: Request, tool: str) -> None:
+    """A tool that is in no list of a server whose lists are known: the server need not be asked."""
+    supervision, name = request.management.supervision, request.name
+    view = supervision.view(name)
+    own = {one.key: one.exposed for one in supervision.capabilities(name) if one.type == "tool"}
+    if view is None or view.state != "ready" or view.missing or not own or tool in own:
+        return
+    meant = [key for key, exposed in own.items() if exposed == tool] or difflib.get_close_matches(tool, own, 3)
+    guess = f"Did you mean {' or '.join(meant)}? " if meant else ""
+    raise missing(f"tool {tool!r} on the server {name}", f"{guess}See what it offers: coffer mcp tools {name}")
 
 
 async def logs(request: Request) -> Answer:

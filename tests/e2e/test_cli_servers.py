@@ -66,9 +66,19 @@ def test_a_tool_that_fails_ends_the_command_with_its_own_words(daemon: Daemon) -
     done = daemon.cli("mcp", "call", "files", "raise", "--arg", "code=-32042", "--arg", "message=own words")
     assert done.returncode == exits.FAILURE
     assert "own words" in done.stderr
-    done = daemon.cli("mcp", "call", "files", "absent")
-    assert done.returncode == exits.FAILURE
-    assert "absent" in done.stderr
+
+
+def test_a_tool_that_is_in_no_list_is_answered_without_its_server(daemon: Daemon, tmp_path: Path) -> None:
+    """A misspelt tool brings the one that was meant, and the server, whose lists are known, hears nothing of it."""
+    server = upstreams.fake("--tools", "echo", "fail", log=tmp_path / "log")
+    daemon.add_server("files", server)
+    daemon.wait_state("files")
+    for tool, said in (("ehco", "Did you mean echo? "), ("files__echo", "Did you mean echo? "), ("qqq", "")):
+        done = daemon.cli("mcp", "call", "files", tool)
+        assert done.returncode == exits.NOT_FOUND
+        assert f"there is no tool '{tool}' on the server files" in done.stderr
+        assert f"{said}See what it offers: coffer mcp tools files" in done.stderr
+    assert server.messages("tools/call") == []
 
 
 def test_a_server_that_dies_at_start_is_registered_and_says_why(daemon: Daemon) -> None:
