@@ -175,4 +175,5 @@ async def test_lists_and_results_have_the_shape_of_each_client(daemon: Daemon, t
         assert 0 < modern.result["ttlMs"] < 60_000
         legacy, modern = await both(daemon, client, "tools/call", {"name": "up__echo", "arguments": {}})
         assert legacy.result == {"content": [{"type": "text", "text": json.dumps([1, 2])}]}
+        assert modern.result.pop("_meta")["io.modelcontextprotocol/serverInfo"]["name"] == "coffer"
         assert modern.result == result
