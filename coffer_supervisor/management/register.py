@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coffer_common import plaintext, webheaders, weburl
+from coffer_common import plaintext, serverfaults
 from coffer_common.resources import HttpServer, McpServerConfig, OAuthClient, StdioServer
 from coffer_supervisor.credentials import CredentialError, MissingCredential, references
 from coffer_supervisor.management.errors import ApiError, from_credential, invalid
@@ -27,7 +27,7 @@ async def checked_server(request: Request, name: str, config: Any, *, allow_plai
         if findings:
             raise invalid("looks_like_secret", *plaintext.refusal(findings))
         _refuse_unfilled(name, typed)
-    _refuse_unsendable(name, typed)
+    _refuse_unusable(name, typed)
     _refuse_two_ways_in(name, typed)
     await _check_references(request, name, typed)
     if isinstance(typed, StdioServer) and not typed.path:
@@ -51,13 +51,9 @@ def _refuse_unfilled(name: str, config: McpServerConfig) -> None:
             raise invalid("reference_in_argument", message, hint)
 
 
-def _refuse_unsendable(name: str, config: McpServerConfig) -> None:
-    """A header that HTTP does not allow, or an address without a host: better said now than at each try."""
-    if not isinstance(config, HttpServer):
-        return
-    unreachable = weburl.fault(config.url)
-    faults = [f"url: {unreachable}"] if unreachable else []
-    faults += [fault for fault in (webheaders.fault(*header) for header in config.headers.items()) if fault]
+def _refuse_unusable(name: str, config: McpServerConfig) -> None:
+    """What the system, or HTTP, does not allow: better said now than at each try."""
+    faults = serverfaults.faults(config)
     if faults:
         message = f"the configuration of the server {name} is not valid ({'; '.join(faults)})"
         raise invalid("invalid_config", message, "Nothing has been stored.")

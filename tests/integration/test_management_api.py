@@ -16,6 +16,7 @@ from tests.support import upstreams
 from tests.support.daemon import ApiError, Daemon, UnixConnection
 
 SHA = "a" * 64
+QUIET = {"transport": "stdio", "command": "true"}
 
 
 def over_tcp(daemon: Daemon, verb: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
@@ -148,6 +149,23 @@ def test_an_invalid_change_leaves_everything_as_it_was(daemon: Daemon) -> None:
     assert daemon.api("GET", "/resources/mcp_server/files")["config"]["limits"] == {"total_seconds": None}
     allowed = {"config": {"env": {"API_KEY": "q9X2mB7vL4tR8wZ1nK5c"}}, "allow_plaintext": True}
     assert daemon.api("PATCH", "/resources/mcp_server/files", allowed)["config"]["env"]["API_KEY"]
+
+
+def test_what_no_process_can_be_given_is_refused_at_once(daemon: Daemon) -> None:
+    """Else the server would be registered, and fail at each start; a change is checked like a registration."""
+    daemon.api("POST", "/resources", {"kind": "mcp_server", "name": "good", "config": QUIET, "enabled": False})
+    for member, said in (
+        ({"command": "a\x00b"}, "command: it holds a NUL"),
+        ({"env": {"A=B": "hidden"}}, "the name 'A=B' holds a '='"),
+    ):
+        body = {"kind": "mcp_server", "name": "x", "config": {**QUIET, **member}}
+        for error in (
+            refused(daemon, "POST", "/resources", body),
+            refused(daemon, "PATCH", "/resources/mcp_server/good", {"config": member}),
+        ):
+            assert (error.status, error.code) == (400, "invalid_config")
+            assert said in str(error) and "hidden" not in str(error)
+    assert [one["config"]["command"] for one in daemon.api("GET", "/resources")["resources"]] == ["true"]
 
 
 def test_figures_of_calls(daemon: Daemon) -> None:
