@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from coffer_common import plaintext, webheaders
+from coffer_common import plaintext, serverfaults, webheaders
 from coffer_common.names import legal_server_name
 from coffer_common.resources import HttpServer, McpServerConfig, StdioServer
 
@@ -31,7 +31,8 @@ _START_MOST: Final = 600.0
 @dataclass(slots=True)
 class Plan:
     """One entry. ``secrets``: by credential name; ``ignored``: keys that Coffer has no use for; ``problem``: why it
-    cannot be imported, empty where it can; ``tied``: why a project's server stays in that project's folder."""
+    cannot be imported, empty where it can; ``clash``: its name is taken, which refuses the whole import; ``tied``: why
+    a project's server stays in that project's folder."""
 
     wish: str
     name: str
@@ -41,6 +42,7 @@ class Plan:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     ignored: list[str] = field(default_factory=list)
     problem: str = ""
+    clash: bool = False
     plain: bool = False
     tied: str = ""
 
@@ -285,6 +287,9 @@ def _secret_url(plan: Plan, url: str, raw: str) -> None:
 
 
 def _last_look(plan: Plan, config: McpServerConfig) -> None:
+    """What registration would refuse. Raises _Unreadable."""
+    if faults := serverfaults.faults(config):
+        raise _Unreadable(f"its settings cannot be used: {'; '.join(faults)}")
     if plan.plain:
         return
     findings = plaintext.find(plan.name, config)

@@ -101,6 +101,8 @@ def import_(
     rows = [_row(plan, present.get(id(plan)), states) for plan in plans]
     done = Imported(file=str(path), dry_run=dry_run, servers=rows)
     _report(done, source if source in known.CLIENTS else "CLIENT", as_json=as_json, quiet=quiet)
+    if any(plan.clash for plan in plans):
+        raise typer.Exit(exits.CONFLICT)
     if any(state == "failed" for state, _ in states.values()) or (not dry_run and any(one.problem for one in plans)):
         raise typer.Exit(exits.FAILURE)
 
@@ -201,7 +203,7 @@ def _settle_names(daemon: "Client | None", plans: "list[Plan]", *, ask: bool, dr
             except CliError as error:
                 if not dry_run:
                     raise
-                plan.problem = f"{error.message}; {error.hint}"
+                plan.problem, plan.clash = f"{error.message}; {error.hint}", True
                 break
         else:
             used[plan.name] = plan

@@ -161,12 +161,30 @@ def test_what_was_curated_since_is_still_the_same_server(coffer: Daemon, cursor:
     run(coffer, "import", "cursor", "--yes", "--skip", "away")
     run(coffer, "mcp", "update", "my-server", "--limit", "start=45", "--description", "mine", "--no-wait")
     run(coffer, "mcp", "add", "away", "--disabled", "--", "something-else")
-    rows = json.loads(run(coffer, "import", "cursor", "--dry-run", "--json").stdout)["servers"]
+    rows = json.loads(run(coffer, "import", "cursor", "--dry-run", "--json", code=exits.CONFLICT).stdout)["servers"]
     assert [row["state"] for row in rows] == ["present", "skipped"]
     assert "--rename 'away=away-2'" in rows[1]["reason"] and "--skip 'away'" in rows[1]["reason"]
     run(coffer, "import", "cursor", "--yes", code=exits.CONFLICT)
     run(coffer, "import", "cursor", "--yes", "--skip", "away")
     assert "no such entry" in run(coffer, "import", "cursor", "--yes", "--skip", "nobody", code=exits.USAGE).stderr
+
+
+def test_a_dry_run_leaves_out_what_registration_would_refuse(coffer: Daemon, cursor: Path) -> None:
+    """With the reason, and as the import itself then does."""
+    entries = {
+        "good": {"command": "x"},
+        "nul": {"command": "x", "env": {"A=B": "1"}},
+        "hostless": {"url": "http://:1/"},
+    }
+    cursor.write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")
+    shown = run(coffer, "import", "cursor", "--dry-run").stdout
+    assert "+ good" in shown
+    assert "✗ nul: cannot be imported: its settings cannot be used: env: the name 'A=B'" in shown
+    assert "✗ hostless: cannot be imported: its settings cannot be used: url: it names no host" in shown
+    rows = json.loads(run(coffer, "import", "cursor", "--dry-run", "--json").stdout)["servers"]
+    assert [row["state"] for row in rows] == ["planned", "skipped", "skipped"]
+    rows = json.loads(run(coffer, "import", "cursor", "--yes", "--json", code=exits.FAILURE).stdout)["servers"]
+    assert [row["state"] for row in rows] == ["imported", "skipped", "skipped"]
 
 
 def test_installing_changes_its_own_entry_alone(coffer: Daemon, cursor: Path) -> None:
