@@ -60,7 +60,7 @@ async def _work(boot: Boot, lifeline: int) -> int:
     bulk = link.bulk(received, pressure)
     runner = Runner(boot.name, bulk, post)
     held.append(runner)
-    orders = _Orders(boot.name, runner, post)
+    orders = Orders(boot.name, runner, post)
     control = ControlThread(
         boot.name, link, lifeline, loop, deliver=orders.deliver, figures=orders.figures, kill=_kill_below
     )
@@ -73,7 +73,7 @@ async def _work(boot: Boot, lifeline: int) -> int:
     return orders.code
 
 
-class _Orders:
+class Orders:
     """Control frames on their way to the runner. A Configure that it cannot use ends the worker, with a word: half
     configured it would live on, answer nothing, and be taken for stuck."""
 

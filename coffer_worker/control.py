@@ -150,8 +150,10 @@ class ControlThread:
 
     def _lost(self) -> None:
         """The supervisor is gone: so is the reason for everything below."""
-        self._kill()
-        os._exit(EXIT_LIFELINE)
+        try:
+            self._kill()
+        finally:  # out of descriptors, say: the fork server ends what is left of a dead worker
+            os._exit(EXIT_LIFELINE)
 
     # ---- heartbeats
 

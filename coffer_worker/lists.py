@@ -70,6 +70,7 @@ class Lists:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._announced: dict[int, set[str]] = {}
         self._reading: dict[int, asyncio.Task[bool]] = {}
+        self._following: dict[int, asyncio.Task[bool]] = {}
 
     def trouble(self, era: Era) -> str:
         """What is wrong with the base catalogue of an era, for people; empty where all is well."""
@@ -88,6 +89,7 @@ class Lists:
         self._pace.pop(connection.number, None)
         self._announced.pop(connection.number, None)
         self._reading.pop(connection.number, None)
+        self._following.pop(connection.number, None)
         if (timer := self._timers.pop(connection.number, None)) is not None:
             timer.cancel()
         if self.primary.get(connection.hop.era) is connection:
@@ -115,12 +117,24 @@ class Lists:
         await self.read(connection, session)
 
     async def read(self, connection: Connection, session: str = "") -> bool:
-        """Read all lists now and publish what differs; whether anything did. Readers of one connection share it."""
-        running = self._reading.get(connection.number)
+        """Read all lists and publish what differs; whether anything did. A reading that is under way may have passed
+        by what has changed since: then the next one counts, which all who come meanwhile share."""
+        number = connection.number
+        running = self._reading.get(number)
         if running is None or running.done():
-            running = self._loop.create_task(self._read(connection, session))
-            self._reading[connection.number] = running
-        return await asyncio.shield(running)
+            task = self._reading[number] = self._loop.create_task(self._read(connection, session))
+        else:
+            following = self._following.get(number)
+            task = following or self._loop.create_task(self._after(running, connection, session))
+            self._following[number] = task
+        return await asyncio.shield(task)
+
+    async def _after(self, running: asyncio.Task[bool], connection: Connection, session: str) -> bool:
+        await asyncio.wait([running])
+        if (following := self._following.pop(connection.number, None)) is None:
+            return False  # the connection is gone
+        self._reading[connection.number] = following
+        return await self._read(connection, session)
 
     async def _read(self, connection: Connection, session: str) -> bool:
         pace = self._pace.setdefault(connection.number, Pace())

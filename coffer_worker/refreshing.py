@@ -57,14 +57,16 @@ class Refreshing:
                 self._fail(frame.corr, state.message)
 
     async def _read(self, connection: Connection) -> None:
+        # Only those that wait by now: one that comes while the lists are read is answered by the next reading.
+        era, usual = connection.hop.era, self._connections.pool.era
+        asked = [frame for frame in self._waiting if (frame.era or usual) == era]
         await self._lists.read(connection)
         if connection.gone is not None:
             return
-        era, usual = connection.hop.era, self._connections.pool.era
-        answered = [frame for frame in self._waiting if (frame.era or usual) == era]
-        self._waiting = [frame for frame in self._waiting if frame not in answered]
-        for frame in answered:
-            self._outlet.send(frames.Reply(frame.corr), b"{}")
+        for frame in asked:
+            if frame in self._waiting:
+                self._waiting.remove(frame)
+                self._outlet.send(frames.Reply(frame.corr), b"{}")
 
     def _fail(self, corr: int, message: str) -> None:
         reason = errors.UPSTREAM_FAILED

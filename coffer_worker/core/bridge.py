@@ -27,6 +27,7 @@ _WITHOUT_RESULT_TYPES: Final = frozenset({protocol.META_PREFIX + "ui"})
 _NO_ELICITATION: Final = frozenset({"2024-11-05", "2025-03-26"})
 _NO_URL_MODE: Final = _NO_ELICITATION | {"2025-06-18"}
 _NOBODY: Final = '{"experimental":{}}'
+_decode: Final = msgspec.json.Decoder().decode
 
 
 def declared(caller: Caller | None, upstream: Era = "legacy") -> dict[str, Any]:
@@ -65,8 +66,8 @@ def _offered(capability: Mapping[str, Any], name: str) -> bool:
 
 def _object(raw: bytes) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+        found = jsonrpc.read(raw, _decode)
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -146,7 +146,7 @@ def test_tools_are_switched_off_and_on(daemon: Daemon) -> None:
     assert rows["fail"]["enabled"] is True
     assert rows["echo"]["exposed"] == "files__echo"
     refused = daemon.cli("mcp", "call", "files", "echo")
-    assert refused.returncode == exits.FAILURE
+    assert refused.returncode == exits.CONFLICT
     assert "echo" in refused.stderr
     assert "disabled; enable it with: coffer mcp tools files --enable echo\n" in refused.stderr
     assert "1/2" in daemon.cli("mcp", "list").stdout
@@ -166,7 +166,7 @@ def test_disable_update_and_remove(daemon: Daemon) -> None:
     add(daemon, "files", "--tools", "echo", "environ")
     assert daemon.cli("mcp", "disable", "files").returncode == exits.OK
     refused = daemon.cli("mcp", "call", "files", "echo")
-    assert refused.returncode == exits.FAILURE
+    assert refused.returncode == exits.CONFLICT
     assert daemon.cli("mcp", "restart", "files").returncode == exits.CONFLICT
     assert daemon.cli("mcp", "enable", "files").returncode == exits.OK
     assert daemon.cli("mcp", "update", "files", "--env", "MARK=here").returncode == exits.OK

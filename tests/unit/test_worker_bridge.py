@@ -157,3 +157,18 @@ def test_an_ask_nobody_declared_is_refused_at_once(method: str, code: int) -> No
 
 def test_ping_is_answered() -> None:
     assert bridge.answer("ping") == bridge.Answer(b"{}", error=False)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "kept"),
+    [
+        (b'{"sampling":{},"experimental":{"x":"\\ud800"}}', {"experimental": {}, "sampling": {}}),
+        (b'{"sampling":{},"x":' + b"[" * 5000 + b"]" * 5000 + b"}", {"experimental": {}}),
+        (b'{"sampling":', {"experimental": {}}),
+    ],
+)
+def test_capabilities_that_are_hard_to_read_trip_nobody(capabilities: bytes, kept: dict[str, Any]) -> None:
+    """What one client declared is told to every new worker, as that of the client seen last."""
+    declaring = Caller("s", "local", "/mcp", "prefixed", "2025-11-25", "http", capabilities)
+    assert bridge.declared(declaring) == kept
+    assert json.loads(bridge.capability_set(declaring)) == kept
