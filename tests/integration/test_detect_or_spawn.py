@@ -213,6 +213,7 @@ async def test_all_ports_taken_is_a_clear_error_and_a_non_zero_exit(standin: Sta
     ports = port_range()
     for port in ports:
         sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what an earlier test left in TIME_WAIT is free
         try:
             sock.bind(("127.0.0.1", port))
             sock.listen()
