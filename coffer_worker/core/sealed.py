@@ -1,17 +1,20 @@
 """The ``requestState`` of Coffer's own: what a modern client gives back with a retry, sealed so that it is what it was.
 
 Owns the sealing (AES-GCM) and the form. The key is the worker's own, so that a state of another incarnation opens
-nothing. Never decides whether a state that opens may be used: ``core.parked`` does.
+nothing. The cipher's library is loaded by the first state that is sealed: most workers seal none, and would carry 7 MB
+of it. Never decides whether a state that opens may be used: ``core.parked`` does.
 Source: MCP 2026-07-28, Multi Round-Trip Requests, Server Requirements (integrity of requestState).
 """
 
 import base64
 import binascii
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 PREFIX: Final = "coffer1."
 KEY_BYTES: Final = 32
@@ -30,9 +33,15 @@ class Sealer:
     """Seals under ``key`` (32 bytes, of this worker alone), bound to ``run``, the daemon's."""
 
     def __init__(self, key: bytes, run: str) -> None:
-        self._cipher = AESGCM(key)
+        self._key = key
         self._bound = run.encode()
         self._nonce = 0
+
+    @cached_property
+    def _cipher(self) -> "AESGCM":
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._key)
 
     def seal(self, state: State) -> str:
         """The text that the client gives back."""
@@ -43,6 +52,8 @@ class Sealer:
 
     def open(self, text: str) -> State | None:
         """What was sealed; None for what this worker did not seal."""
+        from cryptography.exceptions import InvalidTag
+
         try:
             raw = base64.urlsafe_b64decode(text.removeprefix(PREFIX).encode())
             plain = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], self._bound)
