@@ -28,7 +28,7 @@ LOSSES: tuple[tuple[str, str, str, str], ...] = (
     (
         "legacy",
         "modern",
-        "the client answers an ask with an error",
+        "the client answers sampling or roots with an error",
         "there is no place for it in the retry: the call ends with that error, and the server hears no more",
     ),
     (
