@@ -11,9 +11,9 @@ from coffer_cli import options
 from coffer_common import errors, log, restart, shimproto
 from coffer_common.resources import Limits
 from coffer_supervisor import app, bodies, credentials, daemon, lists, supervision, workers
-from coffer_supervisor.core import batch, liveness, messages, session, subscriptions
+from coffer_supervisor.core import batch, instructions, liveness, messages, session, subscriptions
 from coffer_supervisor.endpoint import http, served, shim_socket
-from coffer_worker import asking
+from coffer_worker import asking, logins
 from coffer_worker import lists as worker_lists
 from coffer_worker import log as worker_log
 from coffer_worker.core import intake
@@ -50,6 +50,9 @@ FIXED = [
     ("the daemon is told to stop", app.DRAIN_SECONDS),
     ("`daemon.log`", log.MAX_BYTES),
     ("a secret", credentials.MAX_SECRET),
+    ("an answer of the keychain", credentials.KEYCHAIN_SECONDS),
+    ("in the browser", logins.PERSON_SECONDS),
+    ("tells a model", instructions.LIMIT),
 ]
 
 
