@@ -273,8 +273,9 @@ async def main():
     await store.resources.create("mcp_server", "files", {"transport": "stdio", "command": "x"}, actor="cli")
     for number in range(1000):
         store.invocations.record(call(when=datetime.now(UTC)))
-    while store.invocations.queued:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while store.invocations.queued:
+            await asyncio.sleep(0.01)
     print("written", flush=True)
     await asyncio.Event().wait()
 
@@ -319,16 +320,29 @@ async def main():
         print("created")
     except StoreError as error:
         print(error.code)
+    failed, flush = asyncio.Semaphore(0), store.invocations.flush
+
+    async def watched():
+        try:
+            await flush()
+        except StoreError:
+            failed.release()
+            raise
+
+    store.invocations.flush = watched
     try:
         await store.invocations.flush()
         print("flushed")
     except StoreError as error:
         print(error.code, store.invocations.queued)
-    await asyncio.sleep(1.2)
+    async with asyncio.timeout(30):
+        for _ in range(3):  # the writer's own tries, two of them at least
+            await failed.acquire()
     print(len(await store.resources.list()), store.invocations.queued)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    while store.invocations.queued:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while store.invocations.queued:
+            await asyncio.sleep(0.01)
     print(len(await store.invocations.list(limit=1000)), store.invocations.dropped)
     await store.close()
 
