@@ -336,6 +336,8 @@ async def test_a_browser_is_given_web_addresses_alone_and_nothing_for_a_shell(
             process.terminate()
         await ended
     given = opened.read_text().strip() if opened.exists() else ""
+    if endpoint == "{base}/authorize":
+        assert given.startswith(f"{server.base}/authorize?")
     assert given.startswith(server.base) or (not given and process.returncode in (exits.FAILURE, exits.CONFLICT))
     assert not set(given) & set("$();\"'` "), given
 

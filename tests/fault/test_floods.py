@@ -52,7 +52,7 @@ async def test_list_changed_without_end_costs_few_readings_and_no_catalogue(tmp_
             await worker.call("echo", {"delay": 0.5})
         seconds = time.monotonic() - begun
         sent = [(frame, payload) for frame, payload in worker.seen if isinstance(frame, frames.Catalogue)]
-        assert [frame.announced for frame, _ in sent[1:]], "it is believed, for a while"
+        assert any(frame.announced for frame, _ in sent[1:]), "it is believed, for a while"
         assert all(frame.same and not payload for frame, payload in sent[1:])
         assert len(sent) <= 2 + pace.ROW + seconds / pace.SUSTAINED
         assert len(upstream.messages("tools/list")) <= 4 + pace.ROW + seconds / pace.SUSTAINED

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -122,11 +121,9 @@ async def test_closing_stdout_fails_the_calls_at_once(daemon: Daemon, http: RawH
     """F12: a child that closes stdout but lives on fails its calls now, not at their limit, and is replaced."""
     closing = upstreams.raw("--close-stdout-after", "6", "--never", "tools/call", log=tmp_path / "log")
     await add(daemon, "closing", closing)
-    started = time.monotonic()
     tasks = [asyncio.create_task(call(http, "closing__echo")) for _ in range(6)]
     answers = await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert all("closing" in answer["error"]["message"] for answer in answers)
-    assert time.monotonic() - started < 60
     first = closing.log()[0]["pid"]
     await asyncio.to_thread(all_gone, [first])
 

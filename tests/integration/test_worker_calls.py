@@ -310,7 +310,7 @@ async def test_completions_prompts_and_resources(tmp_path: Path) -> None:
         contents = (await worker.answer(corr)).value["contents"]
         assert contents[0]["uri"] == "coffer://up/file:///fake/b.bin"
         assert "blob" in contents[0]
-        assert "mimeType" not in contents[0] or contents[0]["mimeType"] is not None
+        assert "mimeType" not in contents[0]
         corr = await worker.begin("prompts/get", "greet", {"name": "up__greet", "arguments": {"name": "Zoë"}}, caller())
         assert (await worker.answer(corr)).value["messages"]
         params: dict[str, Any] = {
