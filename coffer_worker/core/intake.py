@@ -7,14 +7,14 @@ rest, its pipe fills and it blocks. Never reads a clock: times are monotonic sec
 
 from typing import Final
 
-RATE: Final = 30_000.0
+RATE: Final = 15_000.0
 """Messages a second, in the long run."""
-BURST: Final = 10_000.0
+BURST: Final = 5_000.0
 BYTES: Final = 4096
 """So many bytes weigh as much as one more message."""
-PASSED_ON: Final = 8 * BYTES
+PASSED_ON: Final = 5 * BYTES
 """What is passed on to the supervisor, whose loop serves all upstreams, weighs as much more as this."""
-REST: Final = 0.05
+REST: Final = 0.02
 LONGEST_REST: Final = 0.5
 
 

@@ -108,22 +108,22 @@ class Child:
 
     def pause_output(self) -> None:
         """Stop reading its standard output; the process blocks when the pipe is full."""
-        if (transport := self._protocols[0].transport) is not None:
+        if (transport := self._protocols[0].transport) is not None and transport.is_reading():
             transport.pause_reading()
 
     def resume_output(self) -> None:
         """Read its standard output again."""
-        if (transport := self._protocols[0].transport) is not None:
+        if (transport := self._protocols[0].transport) is not None and not transport.is_reading():
             transport.resume_reading()
 
     def pause_errors(self) -> None:
         """Stop reading its standard error, likewise."""
-        if (transport := self._protocols[1].transport) is not None:
+        if (transport := self._protocols[1].transport) is not None and transport.is_reading():
             transport.pause_reading()
 
     def resume_errors(self) -> None:
         """Read its standard error again."""
-        if (transport := self._protocols[1].transport) is not None:
+        if (transport := self._protocols[1].transport) is not None and not transport.is_reading():
             transport.resume_reading()
 
     # --- ending it ----------------------------------------------------------------------------

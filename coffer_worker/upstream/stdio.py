@@ -7,6 +7,7 @@ Source: MCP, Transports, stdio.
 
 import asyncio
 import signal
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -44,6 +45,8 @@ class StdioPipe:
         self._loop = asyncio.get_running_loop()
         self._child: Child | None = None
         self._out: list[bytes] = []
+        self._in: deque[bytes | TooLong] = deque()
+        self._paused = False
         self._settling: asyncio.TimerHandle | None = None
         self._code: int | None = None
         self._stdout_open = True
@@ -107,13 +110,18 @@ class StdioPipe:
         self.send(jsonrpc.notification("notifications/cancelled", members + b"}"))
 
     def pause(self) -> None:
-        """Stop reading stdout; the process blocks when the pipe is full."""
-        if self._child is not None and self._stdout_open and not self._closed:
+        """Take nothing more in, also of what has been read already; the process blocks when the pipe is full."""
+        if self._code is not None or not self._stdout_open:
+            return  # it can be made to wait no more: what there is is all there will be
+        self._paused = True
+        if self._child is not None and not self._closed:
             self._child.pause_output()
 
     def resume(self) -> None:
-        """Read stdout again."""
-        if self._child is not None and self._stdout_open and not self._closed:
+        """Go on with what has been read, then read on."""
+        self._paused = False
+        self._go_on()
+        if not self._paused and self._child is not None and self._stdout_open and not self._closed:
             self._child.resume_output()
 
     def fail(self, reason: Reason, message: str) -> None:
@@ -158,9 +166,13 @@ class StdioPipe:
         del self._tail[:-_QUOTED]
 
     def _pass_on(self, found: list[bytes | TooLong]) -> None:
-        for item in found:
-            if self._closed:
-                return
+        self._in.extend(found)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Hand over what has come, until told to pause: a flood comes in chunks of thousands of lines."""
+        while self._in and not self._closed and not self._paused:
+            item = self._in.popleft()
             try:
                 if isinstance(item, TooLong):
                     self._receiver.too_long(item)
@@ -173,7 +185,7 @@ class StdioPipe:
 
     def stdout_closed(self) -> None:
         """No more messages will come; usually its exit follows at once."""
-        self._stdout_open = False
+        self._stdout_open = self._paused = False
         self._pass_on(self._lines.finish())
         self._settle(self._settled, now=self._over)
 

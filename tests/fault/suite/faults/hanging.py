@@ -60,7 +60,7 @@ async def no_initialize(stage: Stage) -> None:
     async with stage.fault():
         await stage.victim("--never", "initialize", wait=False)
         await stage.burst(8)
-        stage.expect("start_limit", "upstream_failed")
+        stage.expect("start_limit", "upstream_backoff", "upstream_failed")
         stage.within(3 + 3 + 5)  # two starts may be met, and the pause between them
 
 
