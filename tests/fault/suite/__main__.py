@@ -20,7 +20,6 @@ from tests.fault.suite.play import play
 from tests.fault.suite.stage import RATE, SECONDS
 from tests.support.upstreams import ROOT
 
-
 KEPT = ROOT / "build" / "faults.json"
 
 
