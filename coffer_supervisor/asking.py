@@ -47,6 +47,18 @@ class Asks:
             self._forget(ask)
         call.asks.clear()
 
+    def close_session(self, session: str) -> None:
+        """A session has ended: what it was asked outside any call goes with it."""
+        for ask in [ask for ask, (whose, _, _) in self._open.items() if whose == session]:
+            self._forget(ask)
+
+    def lost(self, peer: Peer) -> None:
+        """That worker is gone: what it asked sessions outside any call is taken back."""
+        for ask, (whose, asker, _) in list(self._open.items()):
+            if asker is peer and isinstance(whose, str):
+                self._forget(ask)
+                self._listeners().session_withdraw(whose, ask)
+
     def _asked(self, peer: Peer, frame: frames.Ask, payload: bytes) -> None:
         if frame.corr == 0:
             self._session_asked(peer, frame, payload)

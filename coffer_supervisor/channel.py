@@ -21,7 +21,7 @@ import zmq
 
 from coffer_common import frames
 
-Trouble = Literal["busy", "gone"]
+Trouble = Literal["busy", "gone", "unfit"]
 Frame = Any
 
 SEND_MESSAGES: Final = 4096
@@ -80,7 +80,8 @@ class Channel:
 
     def callbacks(self, *, greeted: Callable[[Peer], None], unsent: Callable[[Peer, Frame, Trouble], None]) -> None:
         """``greeted(peer)``: a worker has said Hello on both sockets. ``unsent(peer, frame, trouble)``: a frame could
-        not be sent: ``busy`` (its queue is full) or ``gone`` (no such worker). Neither may raise."""
+        not be sent: ``busy`` (its queue is full), ``gone`` (no such worker) or ``unfit`` (it holds what no frame can).
+        Neither may raise."""
         self._greeted, self._unsent = greeted, unsent
 
     def open(self, control: str, bulk: str) -> None:
@@ -137,7 +138,7 @@ class Channel:
             return
         try:
             frame = frames.decode_from_worker(parts[1])
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.dropped += 1
             _log.warning("worker '%s' sent a frame that is none: %s", peer.name, error)
             return
@@ -248,13 +249,17 @@ class _Router:
         while outgoing:
             peer, frame, payload = outgoing.popleft()
             try:
+                header = frames.encode(frame)  # before the first part goes: half a message would spoil the next one
                 # The first part chooses the worker; once it is taken, so are the others.
                 sock.send(peer.identity, _MORE)
                 if payload:
-                    sock.send(frames.encode(frame), _MORE)
+                    sock.send(header, _MORE)
                     sock.send(payload, _LAST)
                 else:
-                    sock.send(frames.encode(frame), _LAST)
+                    sock.send(header, _LAST)
+            except (ValueError, TypeError, OverflowError):
+                _log.exception("a %s frame to worker '%s' cannot be written", type(frame).__name__, peer.name)
+                self._unsent(peer, frame, "unfit")
             except zmq.Again:
                 self._unsent(peer, frame, "busy")
             except zmq.ZMQError as error:

@@ -115,6 +115,7 @@ class Router:
         """A session ended: its calls are cancelled, and every worker that knows it is told."""
         for corr in list(self._calls.by_session.get(session_id, ())):
             self.cancel(corr, reason)
+        self._asks.close_session(session_id)
         self.subscriptions.drop(session_id)
         self._catalogues.forget_session(session_id)
         for name in self._calls.touched.pop(session_id, ()):
@@ -337,6 +338,7 @@ class Router:
         for call in [call for call in self._calls.by_server.get(name, {}).values() if call.peer is peer]:
             text = f"server '{name}': {reason}; whether the call was carried out is not known"
             self._fail(call, errors.WORKER_LOST, text, server=name)
+        self._asks.lost(peer)
         self._calls.unanswered(name, reason)
 
     def ready(self, name: str) -> None:
@@ -356,6 +358,9 @@ class Router:
             if trouble == "busy":
                 text = f"server '{peer.name}' does not take calls as fast as they come; try again later"
                 self._fail(call, errors.WORKER_BUSY, text, server=peer.name)
+            elif trouble == "unfit":
+                text = f"the call of server '{peer.name}' holds text that cannot be passed on, and was not sent"
+                self._fail(call, errors.INTERNAL, text, server=peer.name)
             else:
                 text = f"server '{peer.name}': its worker is gone, and the call was not sent; try again"
                 self._fail(call, errors.WORKER_GONE, text, server=peer.name)

@@ -86,23 +86,29 @@ class Bulk:
 
     def _flush(self) -> None:
         self._flushing = False
-        socket = self._socket
         while self._out:
             frame, payload = self._out[0]
             try:
-                if payload:
-                    # Once the first part is taken, so is the second.
-                    socket.send(frames.encode(frame), zmq.NOBLOCK | zmq.SNDMORE)
-                    socket.send(payload, zmq.NOBLOCK, copy=len(payload) < ZERO_COPY)
-                else:
-                    socket.send(frames.encode(frame), zmq.NOBLOCK)
+                self._put(frame, payload)
             except zmq.Again:
                 break  # the descriptor tells when there is room
+            except (ValueError, TypeError, OverflowError) as error:
+                # A frame that cannot be written must not hold up all that follow it.
+                self._loop.call_exception_handler({"message": "a frame was not sent", "exception": error})
             self._out.popleft()
             self._held -= len(payload)
         self._weigh()
         # The descriptor is edge-triggered: sending may have eaten the edge of something to read.
         self._turn()
+
+    def _put(self, frame: Any, payload: bytes) -> None:
+        header = frames.encode(frame)
+        if payload:
+            # Once the first part is taken, so is the second.
+            self._socket.send(header, zmq.NOBLOCK | zmq.SNDMORE)
+            self._socket.send(payload, zmq.NOBLOCK, copy=len(payload) < ZERO_COPY)
+        else:
+            self._socket.send(header, zmq.NOBLOCK)
 
     def _weigh(self) -> None:
         if not self._pressing and self._held > HIGH_BYTES:

@@ -166,10 +166,10 @@ def _ended_badly(task: "asyncio.Future[None]", outbox: Outbox) -> None:
 
 
 def param_headers(request: web.BaseRequest) -> dict[str, str]:
-    """The ``mcp-param-*`` headers, in lower case."""
+    """The ``mcp-param-*`` headers, in lower case. Bytes that are no UTF-8 are U+FFFD in them: no frame carries them."""
     prefix = protocol.HEADER_PARAM_PREFIX
     found: dict[str, str] = {}
     for name, value in request.headers.items():
         if len(name) > len(prefix) and name[: len(prefix)].lower() == prefix:
-            found[name.lower()] = value
+            found[name.lower()] = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return found

@@ -35,6 +35,7 @@ KINDS: Final = (
     ListKind("template", "resources/templates/list", "resourceTemplates", "resources", "uriTemplate"),
     ListKind("prompt", "prompts/list", "prompts", "prompts", "name"),
 )
+_TTL_DIGITS: Final = 15  # three hundred centuries; what is longer says nothing, and no frame could carry it
 CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
 
 
@@ -54,7 +55,8 @@ def page(kind: ListKind, raw: bytes) -> Page:
     items = splice.items(found[kind.member]) if kind.member in found else []
     cursor = splice.text(found.get("nextCursor"))
     ttl = bytes(found.get("ttlMs", b""))
-    return Page(items, cursor or None, int(ttl) if ttl.isdigit() else -1, splice.text(found.get("cacheScope")) or "")
+    ttl_ms = int(ttl) if ttl.isdigit() and len(ttl) <= _TTL_DIGITS else -1
+    return Page(items, cursor or None, ttl_ms, splice.text(found.get("cacheScope")) or "")
 
 
 @dataclass(frozen=True, slots=True)

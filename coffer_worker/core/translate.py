@@ -29,6 +29,8 @@ _TASK: Final = b'"task"'
 _SHAPE_OF_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 URL_ELICITATION_REQUIRED: Final = -32042
 _NOTHING: Final[dict[str, Slice]] = {}
+# What a frame can carry; no peer that means well has others.
+_CODES: Final = range(-(2**63), 2**63)
 
 
 class BadResult(Exception):
@@ -349,6 +351,8 @@ def error(method: str, raw: bytes, upstream: Era, view: View, key: str) -> Failu
     try:
         found = splice.members(raw)
         code, message = msgspec.json.decode(found["code"], type=int), splice.text(found.get("message")) or ""
+        if code not in _CODES:
+            raise ValueError
     except (ValueError, KeyError, msgspec.DecodeError):
         code, message = protocol.INTERNAL_ERROR, "The upstream answered with a malformed error object"
         return Failure(code, message, _encode({"code": code, "message": message}), 200)
@@ -373,12 +377,12 @@ def error(method: str, raw: bytes, upstream: Era, view: View, key: str) -> Failu
 
 
 def code_of(raw: bytes) -> int:
-    """The code of an upstream's error object; 0 where it has none."""
+    """The code of a peer's error object; 0 where it has none that can be used."""
     try:
-        code = bytes(splice.members(raw).get("code", b"0"))
-        return int(code)
+        code = int(bytes(splice.members(raw).get("code", b"0")))
     except ValueError:
         return 0
+    return code if code in _CODES else 0
 
 
 def _data_uri(found: dict[str, Slice], key: str) -> None:

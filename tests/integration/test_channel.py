@@ -180,6 +180,16 @@ async def test_a_frame_for_nobody_is_reported_at_once(bench: Bench) -> None:
     assert bench.unsent == [(frames.Dump(1), "gone")]
 
 
+async def test_a_frame_that_cannot_be_written_fails_alone(bench: Bench) -> None:
+    """Half a surrogate pair, say, is no text that UTF-8 carries: what follows is neither held up nor spoilt."""
+    worker = await bench.greet()
+    unfit = frames.Unsubscribe(1, "\udcff")
+    bench.channel.send(bench.peer, unfit)
+    bench.channel.send(bench.peer, frames.Answer(2), b"{}")
+    assert await worker.receive(worker.bulk) == (frames.Answer(2), [b"{}"])
+    assert bench.unsent == [(unfit, "unfit")]
+
+
 async def test_a_peer_that_reads_nothing_fails_what_is_too_much_and_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_pages() -> None:
     )
     assert catalogue.page(TOOL, b"{}") == Page([], None)
     assert catalogue.page(TOOL, b'{"tools":[],"nextCursor":""}').cursor is None
+    assert catalogue.page(TOOL, b'{"tools":[],"ttlMs":1%b}' % (b"0" * 30)).ttl_ms == -1
     with pytest.raises(ValueError, match="array"):
         catalogue.page(TOOL, b'{"tools":5}')
 

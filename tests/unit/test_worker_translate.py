@@ -368,7 +368,7 @@ def test_a_url_elicitation_error_has_no_place_on_a_modern_wire() -> None:
     assert json.loads(failure.error)["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
 
-@pytest.mark.parametrize("raw", [b"1", b"{}", b'{"code":"x"}', b'{"code":1.5}', b"null"])
+@pytest.mark.parametrize("raw", [b"1", b"{}", b'{"code":"x"}', b'{"code":1.5}', b'{"code":1%b}' % (b"0" * 30), b"null"])
 def test_a_malformed_error_is_still_an_error(raw: bytes) -> None:
     failure = translate.error("tools/call", raw, "legacy", RAW, "t")
     assert failure.code == -32603
@@ -379,4 +379,5 @@ def test_the_code_of_an_error() -> None:
     assert translate.code_of(b'{"code":-32020,"message":"m"}') == -32020
     assert translate.code_of(b'{"message":"m"}') == 0
     assert translate.code_of(b'{"code":"x"}') == 0
+    assert translate.code_of(b'{"code":-1%b}' % (b"0" * 30)) == 0, "no frame could carry it"
     assert translate.code_of(b"[]") == 0
