@@ -47,7 +47,7 @@ class Events:
         """The events that ``chunk`` completes; a TooLong as soon as one has passed the limit."""
         out: list[Event | TooLong] = []
         if self._after_cr and chunk[:1] == b"\n":
-            chunk = chunk[1:]
+            chunk, self._after_cr = chunk[1:], False
         if chunk:
             self._after_cr = chunk[-1:] == b"\r"
         for piece in chunk.splitlines(keepends=True):
@@ -95,7 +95,7 @@ class Events:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._size += len(value)
+            self._size += len(value) + bool(self._data)  # lines without data are bytes too: their joints
             self._data.append(value)
             if self._size > self._limit or self._over:
                 self._too_long(self._size, out)

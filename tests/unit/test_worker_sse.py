@@ -38,6 +38,18 @@ def test_line_ends_wherever_they_are_cut(end: bytes, step: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_blank_line_after_a_cut_crlf_ends_the_event(step: int) -> None:
+    """The LF of a CRLF is passed over once: the next one is a line of its own, in whatever piece it comes."""
+    assert data_of(b"data: 1\r\n\ndata: 2\r\n\n", step=step) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_empty_data_lines_without_end_are_over_the_limit_too(step: int) -> None:
+    assert [type(each) for each in parse(b"data\n" * 101 + b"\n", limit=100, step=step)] == [Event]
+    assert [type(each) for each in parse(b"data\n" * 102 + b"\n", limit=100, step=step)] == [TooLong]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
     assert data_of(b"\xef\xbb\xbfdata: 1\n\ndata: 2\n\n") == [b"1", b"2"]
 
