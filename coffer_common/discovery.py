@@ -76,7 +76,7 @@ def read_info(home: Home) -> DaemonInfo | Absence:
         if isinstance(version, int) and version != FORMAT:
             return "other_version"
         info = msgspec.json.decode(raw, type=DaemonInfo)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "invalid"
     return info if info.pid > 0 and 0 < info.port < 65536 else "invalid"
 
@@ -85,7 +85,7 @@ def salvaged(home: Home) -> tuple[int | None, str | None]:
     """Port and token of a ``daemon.json`` of any release that still has them: both survive."""
     try:
         found = msgspec.json.decode(home.daemon_json.read_bytes().removeprefix(_BOM), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None, None
     port, token = found.get("port"), found.get("token")
     return port if type(port) is int else None, token if isinstance(token, str) else None

@@ -115,7 +115,8 @@ class Supervision:
     def kill_call(self, call_id: str) -> bool:
         """End the call ``c-NUMBER``; False if there is none."""
         number = call_id.removeprefix("c-")
-        return number.isascii() and number.isdigit() and self._workers.dispatcher.end_call(int(number))
+        known = number.isascii() and number.isdigit() and len(number) < 19
+        return known and self._workers.dispatcher.end_call(int(number))
 
     def capabilities(self, name: str) -> list[CapabilityView]:
         """What a server lists or once listed; nothing for an unknown one."""

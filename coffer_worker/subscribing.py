@@ -337,7 +337,7 @@ def _subscription(params: bytes) -> int | None:
     except (ValueError, KeyError):
         return None
     digits = raw.strip(b'"')
-    return int(digits) if digits.isdigit() else -1
+    return int(digits) if digits.isdigit() and len(digits) < 19 else -1
 
 
 def _declared(connection: Connection, kind: str, what: str) -> bool:

@@ -111,7 +111,7 @@ def retention_set(
     quiet: Quiet = False,
 ) -> None:
     """Keep a log for so many days, or for ever."""
-    if days != "forever" and not days.isdigit():
+    if days != "forever" and not (days.isascii() and days.isdigit()):
         raise usage(f"{days} is no number of days", "give a number, or 'forever'")
     wish = SetRetention(days=None if days == "forever" else int(days))
     done = client.connect().send("PATCH", f"/retention/policies/{client.segment(table)}", RetentionPolicy, wish)

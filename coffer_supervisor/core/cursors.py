@@ -38,7 +38,7 @@ def decode(type_: CapabilityType, cursor: str) -> Position | None:
     try:
         raw = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
         found, position = _decoder.decode(raw[_CHECK_BYTES:])
-    except (binascii.Error, UnicodeEncodeError, msgspec.MsgspecError):
+    except (binascii.Error, UnicodeError, msgspec.MsgspecError):
         return None
     honest = raw[:_CHECK_BYTES] == _check(raw[_CHECK_BYTES:]) and found == type_
     return position if honest else None

@@ -208,7 +208,7 @@ class ShimConnection(asyncio.Protocol):
     def _greet(self, line: bytes) -> None:
         try:
             hello = shimproto.decode(line)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             hello = None
         if not isinstance(hello, shimproto.Hello):
             self._refuse("protocol", "the first line must be a hello")

@@ -198,9 +198,9 @@ def digest(method: str, key: str, params: bytes) -> str:
     """Stands for what a call does: method, name or URI, arguments; equal however the JSON is spelled."""
     try:
         arguments = json.loads(bytes(splice.members(params).get("arguments", b"null")))
+        spelled = json.dumps([method, key, arguments], sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):
-        arguments = params.decode(errors="replace")
-    spelled = json.dumps([method, key, arguments], sort_keys=True, separators=(",", ":"))
+        spelled = json.dumps([method, key, params.decode(errors="replace")])
     return hashlib.sha256(spelled.encode()).hexdigest()
 
 

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from coffer_common import protocol
+from coffer_common import jsonrpc, protocol
 from coffer_worker.core import splice
 
 ANNOTATION: Final = "x-mcp-header"
 _DEPTH: Final = 32
+_decode: Final = msgspec.json.Decoder().decode
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _REPEATABLE: Final = ("string", "integer", "boolean")
 # Where a schema holds other schemas: as the value, as an array of them, or by name.
@@ -35,7 +36,7 @@ def mirrors(tool: bytes) -> Mirrors:
     if ANNOTATION.encode() not in tool:
         return {}
     try:
-        schema = msgspec.json.decode(splice.members(tool).get("inputSchema", b"{}"))
+        schema = jsonrpc.read(bytes(splice.members(tool).get("inputSchema", b"{}")), _decode)
     except (ValueError, msgspec.DecodeError):
         return {}
     found: Mirrors = {}
@@ -64,7 +65,7 @@ def malformed(schema: bytes) -> str | None:
     if ANNOTATION.encode() not in schema and b"\\u" not in schema:
         return None
     seen: dict[str, str] = {}
-    for path, found in _positions(msgspec.json.decode(schema), (), _DEPTH):
+    for path, found in _positions(jsonrpc.read(schema, _decode), (), _DEPTH):
         if ANNOTATION not in found:
             continue
         if not path:

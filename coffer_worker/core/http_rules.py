@@ -124,11 +124,11 @@ def retry_after(value: str | None, now: float) -> float | None:
     if not value:
         return None
     value = value.strip()
-    if value.isdigit():
+    if value.isascii() and value.isdigit():
         return min(float(value[:9]), _LONGEST_WAIT)
     try:
         return max(0.0, min(parsedate_to_datetime(value).timestamp() - now, _LONGEST_WAIT))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

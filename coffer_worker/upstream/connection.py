@@ -183,13 +183,13 @@ class Connection:
     def _batch(self, line: bytes) -> bool:
         """A batch of messages, which the revision 2025-03-26 allows."""
         try:
-            found = [splice.message(bytes(item)) for item in splice.items(line)]
+            items = [bytes(item) for item in splice.items(line)]
         except ValueError:
             return False
-        for envelope in found:
-            if envelope is not None and not self._message(envelope):
-                self._unasked(0)
-        return any(envelope is not None for envelope in found)
+        found = [(envelope, item) for item in items if (envelope := splice.message(item)) is not None]
+        for envelope, item in found:
+            self.message(envelope, item)
+        return bool(found)
 
     def _message(self, envelope: Envelope) -> bool:
         """Whether somebody waited for it."""

@@ -154,6 +154,9 @@ def test_records_of_other_shapes(home: Home) -> None:
     for bad in ("", "[]", "{", "{}", json.dumps({**good, "port": 0}), json.dumps({**good, "pid": "1"})):
         assert read(bad) == "invalid"
     assert discovery.salvaged(home) == (8000, "t")
+    home.daemon_json.write_bytes(b'{"port":8000,"token":"\xff"}')
+    assert discovery.read_info(home) == "invalid", "damaged, and no text"
+    assert discovery.salvaged(home) == (None, None)
     home.daemon_json.unlink()
     home.daemon_json.mkdir()
     with pytest.raises(discovery.DiscoveryError, match="cannot read"):

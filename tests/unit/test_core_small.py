@@ -1,6 +1,7 @@
 """Cursors, deadlines, liveness, gates, templates and instructions: the small decisions."""
 
 import ast
+import base64
 import json
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def test_a_cursor_comes_back_as_the_position_it_was_made_of(server: str, place: 
 def test_a_made_up_cursor_names_nothing(made_up: str) -> None:
     """Q02: an unknown cursor is refused, never answered with page one."""
     assert cursors.decode("tool", made_up) is None
+
+
+def test_a_cursor_that_holds_no_text_names_nothing() -> None:
+    forged = bytes(6) + b"\x92\xa4tool\x93\xa1\xff\x01\xa1b"
+    assert cursors.decode("tool", base64.urlsafe_b64encode(forged).decode()) is None
 
 
 def test_a_cursor_of_another_list_or_with_a_changed_letter_names_nothing() -> None:

@@ -94,6 +94,13 @@ def test_annotations_in_order(schema: Any) -> None:
     assert headers.malformed(json.dumps(schema).encode()) is None
 
 
+def test_half_a_surrogate_pair_in_a_schema_hides_no_annotation() -> None:
+    """JavaScript servers cut texts in the midst of a pair: the tool is as usable as it was, and so are the others."""
+    schema = rb'{"description":"\ud83d cut","properties":{"a":{"type":"string","x-mcp-header":"A"}}}'
+    assert headers.malformed(schema) is None
+    assert headers.mirrors(b'{"name":"t","inputSchema":%b}' % schema) == {("a",): "mcp-param-a"}
+
+
 @pytest.mark.parametrize(
     ("schema", "why"),
     [

@@ -143,6 +143,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert rules.retry_after(date, now) == 30
     assert rules.retry_after(date, now + 60) == 0
     assert rules.retry_after("soon", now) is None
+    assert rules.retry_after("\u00b2", now) is None, "a digit to Python, and no number"
     assert rules.retry_after(None, now) is None
 
 
