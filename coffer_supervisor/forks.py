@@ -250,7 +250,10 @@ class ForkServer:
         return link
 
     async def _request(self, link: ForkLink, order: Fork) -> int:
-        theirs, ours = os.pipe()
+        try:
+            theirs, ours = os.pipe()
+        except OSError as error:
+            raise ForkError(f"no worker for '{order.name}': {error.strerror}") from error
         waiting = _Pending(asyncio.get_running_loop().create_future(), order, ours)
         self._pending[order.request] = waiting
         link.send(order, theirs)

@@ -69,11 +69,13 @@ class Subscriptions:
 
     def unsubscribe(self, subscriber: str, exposed_uri: str | None) -> None:
         """One of the subscriber's, or all."""
-        for key in [k for k in self._wishes if k[0] == subscriber and exposed_uri in (None, k[1])]:
-            wish = self._wishes.pop(key)
-            upstream = self._supervision.upstreams.get(wish.server)
+        keys = [k for k in self._wishes if k[0] == subscriber and exposed_uri in (None, k[1])]
+        ended = [self._wishes.pop(key) for key in keys]
+        # Where all end, the worker forgets the subscriber too: each listen stream is a new one.
+        for server, uri in dict.fromkeys((w.server, "" if exposed_uri is None else w.uri) for w in ended):
+            upstream = self._supervision.upstreams.get(server)
             if upstream is not None and upstream.peer is not None:
-                self._channel.send(upstream.peer, frames.Unsubscribe(0, subscriber, wish.uri))
+                self._channel.send(upstream.peer, frames.Unsubscribe(0, subscriber, uri))
 
     def drop(self, session: str) -> None:
         """A session has ended; its workers hear of it by CloseSession."""

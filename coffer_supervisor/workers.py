@@ -240,7 +240,15 @@ class Workers:
             self.event(upstream, words.Granted())
 
     def _fork(self, upstream: Upstream, effect: words.Fork) -> None:
-        self.background(self._start_worker(upstream, effect.incarnation), f"start {upstream.name}")
+        self.background(self._start(upstream, effect.incarnation), f"start {upstream.name}")
+
+    async def _start(self, upstream: Upstream, incarnation: int) -> None:
+        """A start has an outcome, whatever happens: without one its upstream would be left forking for ever."""
+        try:
+            await self._start_worker(upstream, incarnation)
+        except Exception as error:
+            self.event(upstream, words.ForkFailed(incarnation, f"its worker was not started: {type(error).__name__}"))
+            raise
 
     async def _start_worker(self, upstream: Upstream, incarnation: int) -> None:
         name = upstream.name

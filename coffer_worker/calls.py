@@ -171,7 +171,15 @@ class Calls:
     # ---- out
 
     def _reply(self, context: tuple[Flight, Connection, Member], answer: Envelope | Problem) -> None:
-        flight, connection, member = context
+        """The upstream's answer. A fault of ours in reading it ends the call now rather than at its limit."""
+        try:
+            self._take(*context, answer)
+        except Exception as error:
+            text = f"Coffer failed in reading the answer of upstream {self._server!r}: {type(error).__name__}"
+            self._fail(context[0], errors.INTERNAL, text)
+            raise
+
+    def _take(self, flight: Flight, connection: Connection, member: Member, answer: Envelope | Problem) -> None:
         member.calls -= 1
         member.last_used = self._loop.time()
         if isinstance(answer, Problem):
@@ -288,7 +296,7 @@ class Calls:
         except msgspec.DecodeError:
             return
         token = view.progressToken
-        if isinstance(token, str) and token.isdigit():
+        if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 19:
             token = int(token)
         flight = self._relay.progress(connection.number, token, self._loop.time()) if isinstance(token, int) else None
         if flight is None:

@@ -64,6 +64,9 @@ class Logins:
             error = f"nobody logged in within {PERSON_SECONDS / 60:g} min"
         except (oauth_login.LoginFailed, NotKept) as failed:
             error = str(failed)
+        except Exception as failed:  # else whoever waits for its end would not hear of it
+            self._post(frames.LoginResult(frame.login, f"Coffer failed in it ({type(failed).__name__})"))
+            raise
         if self._login == frame.login:
             self._code = None
         if not error:
