@@ -65,7 +65,7 @@ class Logins:
         except (oauth_login.LoginFailed, NotKept) as failed:
             error = str(failed)
         except Exception as failed:  # else whoever waits for its end would not hear of it
-            self._post(frames.LoginResult(frame.login, f"Coffer failed in it ({type(failed).__name__})"))
+            self._post(frames.LoginResult(frame.login, f"Coffer itself failed in it: {type(failed).__name__}"))
             raise
         if self._login == frame.login:
             self._code = None
