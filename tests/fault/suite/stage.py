@@ -292,7 +292,7 @@ class Stage:
 
     def note(self, text: str) -> None:
         """Something worth a line under the table."""
-        self.row.notes.append(text)
+        self.row.notes.append(text.replace(str(self.daemon.home), "~/.coffer"))
 
 
 def _judged(answer: Any, nonce: str, began: float) -> Seen:
