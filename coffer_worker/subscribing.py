@@ -28,6 +28,8 @@ _ANSWER_SECONDS: Final = 30.0
 _RELISTEN_SECONDS: Final = 1.0
 _RELISTEN_CAP_SECONDS: Final = 60.0
 
+_Refused = Refusal | UpstreamError | None
+
 
 @dataclass(slots=True, eq=False)
 class _Listen:
@@ -36,6 +38,18 @@ class _Listen:
     id: int
     uris: tuple[str, ...]
     acked: "asyncio.Future[tuple[str, ...]]"
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A wish on its way to the upstream. ``corr``: what is to be answered; 0 where it is made again after a loss."""
+
+    caller: frames.Caller
+    subscriber: str
+    uri: str
+    corr: int = 0
+    waiter: Waiter = field(init=False)
+    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -64,48 +78,98 @@ class Subscribing:
         self._table = Subscriptions()
         self._streams: dict[int, _Streams] = {}
         self._callers: dict[str, frames.Caller] = {}
+        self._asked: set[_Asked] = set()
+        self._beginning: dict[tuple[int, str], asyncio.Future[_Refused]] = {}
+        """Connection and URI -> what the upstream will have said to it, for all who wish for it meanwhile."""
 
     # ---- frames
 
     def subscribe(self, frame: frames.Subscribe) -> None:
         """A Subscribe frame; answered by Reply or Fail."""
-
-        def ready(connection: Connection, member: Member) -> None:
-            self._connections.spawn(self._subscribe(frame, connection, member))
-
         self._callers[frame.subscriber] = frame.caller
-        self._connections.want(Waiter(frame.caller, ready, lambda refusal: self._refuse(frame, refusal)))
+        self._want(_Asked(frame.caller, frame.subscriber, frame.uri, frame.corr))
 
-    async def _subscribe(self, frame: frames.Subscribe, connection: Connection, member: Member) -> None:
-        first = self._table.add(connection.number, frame.subscriber, frame.uri)
-        member.subscriptions = self._table.count(connection.number)
-        refusal = await self._begin(connection, frame.uri) if first else None
-        if refusal is not None:
-            self._table.remove(frame.subscriber, frame.uri)
-            member.subscriptions = self._table.count(connection.number)
-            if isinstance(refusal, Refusal):
-                self._refuse(frame, refusal)
-            else:
-                self._outlet.send(frames.Fail(frame.corr, refusal.code, refusal.message), refusal.raw)
+    def _want(self, asked: _Asked) -> None:
+        def ready(connection: Connection, member: Member) -> None:
+            self._connections.spawn(self._subscribe(asked, connection, member))
+
+        self._asked.add(asked)
+        asked.waiter = Waiter(asked.caller, ready, lambda refusal: self._answer(asked, refusal))
+        self._connections.want(asked.waiter)
+
+    async def _subscribe(self, asked: _Asked, connection: Connection, member: Member) -> None:
+        if asked.ended:
             return
-        self._outlet.send(frames.Reply(frame.corr), b"{}")
+        first = self._table.add(connection.number, asked.subscriber, asked.uri)
+        member.subscriptions = self._table.count(connection.number)
+        refused = await self._agreement(connection, asked.uri, first=first)
+        member.subscriptions = self._table.count(connection.number)
+        self._answer(asked, refused)
 
-    def _refuse(self, frame: frames.Subscribe, refusal: Refusal) -> None:
-        era, reason = frame.caller.era, refusal.reason
-        error = errors.error_object(reason, refusal.message, server=self._server, era=era)
-        failure = frames.Fail(frame.corr, reason.code_for(era), refusal.message, reason.name, reason.status)
-        self._outlet.send(failure, error)
+    async def _agreement(self, connection: Connection, uri: str, *, first: bool) -> _Refused:
+        """What the upstream says to ``uri``: it is asked by the first who wants it, for all who come meanwhile."""
+        key = connection.number, uri
+        if not first:
+            begun = self._beginning.get(key)
+            return await asyncio.shield(begun) if begun is not None else None
+        answer = self._beginning[key] = self._loop.create_future()
+        said: _Refused = Refusal(errors.INTERNAL, f"Coffer itself failed in subscribing to {uri!r}")
+        try:
+            said = await self._begin(connection, uri)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a subscription failed", "exception": error})
+        finally:
+            answer.set_result(said)
+            if self._beginning.get(key) is answer:
+                del self._beginning[key]
+                if said is not None:
+                    self._table.give_up(*key)
+        return said
+
+    def _answer(self, asked: _Asked, refused: _Refused) -> None:
+        """The one outcome of a wish, unless it was taken back."""
+        if asked.ended:
+            return
+        asked.ended = True
+        self._asked.discard(asked)
+        if refused is not None:
+            self._forget_caller(asked.subscriber)
+        if not asked.corr:
+            self._made_again(asked, refused)
+        elif refused is None:
+            self._outlet.send(frames.Reply(asked.corr), b"{}")
+        elif isinstance(refused, Refusal):
+            era, reason = asked.caller.era, refused.reason
+            error = errors.error_object(reason, refused.message, server=self._server, era=era)
+            failure = frames.Fail(asked.corr, reason.code_for(era), refused.message, reason.name, reason.status)
+            self._outlet.send(failure, error)
+        else:
+            self._outlet.send(frames.Fail(asked.corr, refused.code, refused.message), refused.raw)
+
+    def _made_again(self, asked: _Asked, refused: _Refused) -> None:
+        if refused is None:
+            self._tell((asked.subscriber,), asked.uri, msgspec.json.encode({"uri": asked.uri}))
+        else:
+            self._log.note(f"the subscription of {asked.uri!r} is lost: {refused.message}")
+
+    def _forget_caller(self, subscriber: str) -> None:
+        """Unless anything of that subscriber's is left."""
+        if not self._table.knows(subscriber) and all(asked.subscriber != subscriber for asked in self._asked):
+            self._callers.pop(subscriber, None)
 
     def unsubscribe(self, frame: frames.Unsubscribe) -> None:
         """An Unsubscribe frame; answered by Reply where it has a number."""
-        if not frame.uri:
-            self._callers.pop(frame.subscriber, None)
+        for asked in [a for a in self._asked if a.subscriber == frame.subscriber and frame.uri in ("", a.uri)]:
+            asked.waiter.withdrawn = True
+            self._answer(asked, Refusal(errors.CANCELLED, "the subscription was ended before it was made"))
         for dropped in self._table.remove(frame.subscriber, frame.uri):
             if (member := self._connections.pool.members.get(dropped.conn)) is not None:
                 member.subscriptions = self._table.count(dropped.conn)
                 member.last_used = self._loop.time()
             if (connection := self._connections.open.get(dropped.conn)) is not None:
-                self._connections.spawn(self._stop(connection, dropped.uri))
+                begun = self._beginning.pop((dropped.conn, dropped.uri), None)
+                self._connections.spawn(self._stop(connection, dropped.uri, begun))
+        self._forget_caller(frame.subscriber)
         self._connections.released()
         if frame.corr:
             self._outlet.send(frames.Reply(frame.corr), b"{}")
@@ -138,7 +202,9 @@ class Subscribing:
             return Refusal(errors.IDLE_LIMIT, f"Upstream {self._server!r} did not answer the subscription in time")
         return None
 
-    async def _stop(self, connection: Connection, uri: str) -> None:
+    async def _stop(self, connection: Connection, uri: str, begun: "asyncio.Future[_Refused] | None") -> None:
+        if begun is not None:
+            await asyncio.wait([begun])  # over HTTP the end would overtake the beginning
         try:
             if connection.hop.era == "modern":
                 await self._listen(connection)
@@ -181,10 +247,15 @@ class Subscribing:
         for listen in (streams.current, streams.coming) if streams is not None else ():
             if listen is not None and not listen.acked.done():
                 listen.acked.cancel()
+        under_way = {(asked.subscriber, asked.uri): asked for asked in self._asked}
         for subscriber, uri in self._table.forget(connection.number):
-            caller = self._callers.get(subscriber)
-            if caller is not None and not deliberate:
-                self._resubscribe(caller, subscriber, uri)
+            caller, asked = self._callers.get(subscriber), under_way.get((subscriber, uri))
+            if caller is None or deliberate or (asked is not None and asked.corr):
+                continue  # whoever asks for the first time is answered that it failed
+            if asked is not None:
+                asked.ended = True
+                self._asked.discard(asked)
+            self._want(_Asked(caller, subscriber, uri))
 
     def renewed(self, connection: Connection) -> None:
         """Its session was lost and made anew: each URI is subscribed again, and then reported once."""
@@ -199,26 +270,6 @@ class Subscribing:
             self._log.note(f"the subscription of {uri!r} is lost: {failed}")
             return
         self._tell(concerned, uri, msgspec.json.encode({"uri": uri}))
-
-    def _resubscribe(self, caller: frames.Caller, subscriber: str, uri: str) -> None:
-        def ready(connection: Connection, member: Member) -> None:
-            self._connections.spawn(self._again(connection, member, subscriber, uri))
-
-        def refuse(refusal: Refusal) -> None:
-            self._log.note(f"the subscription of {uri!r} is lost: {refusal.message}")
-
-        self._connections.want(Waiter(caller, ready, refuse))
-
-    async def _again(self, connection: Connection, member: Member, subscriber: str, uri: str) -> None:
-        if subscriber not in self._callers:
-            return
-        first = self._table.add(connection.number, subscriber, uri)
-        member.subscriptions = self._table.count(connection.number)
-        if first and (failed := await self._begin(connection, uri)) is not None:
-            self._table.remove(subscriber, uri)
-            self._log.note(f"the subscription of {uri!r} is lost: {failed}")
-            return
-        self._tell((subscriber,), uri, msgspec.json.encode({"uri": uri}))
 
     # ---- the listen stream
 

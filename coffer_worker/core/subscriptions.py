@@ -41,6 +41,17 @@ class Subscriptions:
                 del self._table[conn]
         return dropped
 
+    def give_up(self, conn: int, uri: str) -> None:
+        """Nobody has ``uri`` there any more: the upstream did not agree to it."""
+        uris = self._table.get(conn, {})
+        uris.pop(uri, None)
+        if not uris:
+            self._table.pop(conn, None)
+
+    def knows(self, subscriber: str) -> bool:
+        """Whether anything is subscribed for ``subscriber``."""
+        return any(subscriber in wanted for uris in self._table.values() for wanted in uris.values())
+
     def uris(self, conn: int) -> tuple[str, ...]:
         """What is subscribed on a connection."""
         return tuple(self._table.get(conn, ()))

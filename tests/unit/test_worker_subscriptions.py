@@ -47,3 +47,17 @@ def test_what_a_lost_connection_carried() -> None:
     assert table.forget(1) == [("a", "x:1"), ("b", "x:1")]
     assert table.forget(1) == []
     assert table.count(1) == 0
+
+
+def test_what_the_upstream_does_not_agree_to_is_nobodys() -> None:
+    table = Subscriptions()
+    table.add(1, "a", "x:1")
+    table.add(1, "b", "x:1")
+    table.add(1, "a", "x:2")
+    table.give_up(1, "x:1")
+    assert table.uris(1) == ("x:2",)
+    assert (table.knows("a"), table.knows("b")) == (True, False)
+    table.give_up(1, "x:2")
+    table.give_up(2, "x:2")
+    assert not table.knows("a")
+    assert table.count(1) == 0
