@@ -168,7 +168,7 @@ def member(raw: Raw, *path: str) -> Raw:
     for name in path:
         try:
             raw = msgspec.json.decode(raw, type=dict[str, Raw]).get(name, _ABSENT)
-        except msgspec.DecodeError:
+        except jsonrpc.UNREADABLE:
             return _ABSENT
     return raw
 

@@ -97,7 +97,7 @@ def acknowledged(params: Raw) -> Acknowledged:
     """The filter of an acknowledgement; an empty one where it is not understood."""
     try:
         return msgspec.json.decode(member(params, "notifications"), type=Acknowledged)
-    except msgspec.DecodeError:
+    except jsonrpc.UNREADABLE:
         return Acknowledged()
 
 

@@ -25,6 +25,9 @@ _DUPLICATES: Final = "duplicate member "
 _ENVELOPE_NAMES: Final = ("id", "method", "params", "result", "error")
 _ROUTING_NAMES: Final = frozenset({"_meta", "name", "uri", "ref"})
 _T = TypeVar("_T")
+UNREADABLE: Final = (msgspec.DecodeError, RecursionError)
+"""What a msgspec decoder raises for what it cannot read. How deep JSON may be nested hangs on how deep the reader is
+called: what was parsed at the door may be too deep further in."""
 
 
 class Malformed(Exception):
@@ -173,19 +176,23 @@ def view(line: bytes) -> Envelope | None:
 
 
 def read(raw: bytes, decode: Callable[[bytes], _T]) -> _T:
-    """What ``decode``, a msgspec decoder's own, makes of a client's params. Raises msgspec.DecodeError.
+    """What ``decode``, a msgspec decoder's own, makes of a client's params. Raises msgspec.DecodeError, also for what
+    is nested too deeply.
 
     It refuses half a surrogate pair even in members that it passes over, and so would hide the ones it is asked for:
     it sees U+FFFD for each, as the outline has.
     """
     try:
-        return decode(raw)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        if b"\\u" not in raw:
+        try:
+            return decode(raw)
+        except msgspec.ValidationError:
             raise
-    return decode(surrogates.without_halves(raw))
+        except msgspec.DecodeError:
+            if b"\\u" not in raw:
+                raise
+        return decode(surrogates.without_halves(raw))
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
 
 
 def duplicate_member(raw: bytes, *names: str) -> str | None:

@@ -315,7 +315,7 @@ def _decoded(shapes: object) -> object:
         return shapes
     try:
         return [[(key, msgspec.json.decode(form)) for key, form in shape] for shape in shapes]
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return shapes
 
 
@@ -342,7 +342,7 @@ def _described(query: Query, server: str, key: str, form: bytes) -> bytes:
         return form
     try:
         members = msgspec.json.decode(form, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:  # it passed the worker, so this is a form that only msgspec refuses
+    except (msgspec.DecodeError, RecursionError):  # it passed the worker, so only msgspec refuses it, or only here
         return form
     members["description"] = msgspec.Raw(msgspec.json.encode(own))
     return msgspec.json.encode(members)

@@ -59,7 +59,7 @@ def client_name(info: bytes) -> str:
     """``name`` of a raw ``clientInfo``; empty where there is none."""
     try:
         return _decode_named(info).name[:128]
-    except msgspec.DecodeError:
+    except jsonrpc.UNREADABLE:
         return ""
 
 
@@ -86,8 +86,10 @@ def ladder(method: str, params: bytes, headers: Mapping[str, str] | None) -> Mod
     try:
         view = _decode_params(params) if params else _Params()
         meta = _decode_meta(view.meta) if view.meta else _Meta()
-    except msgspec.DecodeError:
+    except msgspec.ValidationError:
         return _invalid("params._meta must be an object")
+    except jsonrpc.UNREADABLE as error:
+        return _invalid(f"params cannot be read: {error}")
     if bytes(params).count(b'"_meta"') > 1 and jsonrpc.duplicate_member(params, "_meta"):
         return _invalid("params has two _meta members")
     missing = [
@@ -155,14 +157,14 @@ def _meta_of(params: bytes) -> _Meta:
     try:
         view = _decode_params(params)
         return _decode_meta(view.meta) if view.meta else _Meta()
-    except msgspec.DecodeError:
+    except jsonrpc.UNREADABLE:
         return _Meta()
 
 
 def _text(raw: Raw | bytes) -> str | None:
     try:
         return _decode_text(raw)
-    except msgspec.DecodeError:
+    except jsonrpc.UNREADABLE:
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coffer_common import protocol
+from coffer_common import jsonrpc, protocol
 
 CAPABILITIES: Final[dict[str, Any]] = {
     "tools": {"listChanged": True},
@@ -26,7 +26,7 @@ def aggregate(declared: Iterable[bytes]) -> bytes:
     for raw in declared:
         try:
             found = msgspec.json.decode(raw)
-        except msgspec.DecodeError:
+        except jsonrpc.UNREADABLE:
             continue
         theirs = found.get("extensions") if isinstance(found, dict) else None
         for name, settings in protocol.carried_extensions(theirs).items():
@@ -39,7 +39,7 @@ def presented(server_info: bytes, name: str) -> bytes:
     client refuses a handshake without name and version. Then the name it is registered by stands in."""
     try:
         found = msgspec.json.decode(server_info)
-    except msgspec.DecodeError:
+    except jsonrpc.UNREADABLE:
         found = None
     given = found if isinstance(found, dict) else {}
     wanted = {"name": name, "version": ""}

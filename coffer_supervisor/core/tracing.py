@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from coffer_common import jsonrpc
+
 HEADER: Final = "traceparent"
 _MEMBER: Final = b'"traceparent"'
 _FORM: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.{0,256})?")
@@ -45,7 +47,7 @@ def traced(params: bytes, header: str = "", outline: bytes = b"") -> tuple[bytes
     try:
         meta = bytes(_decode_params(outline).meta) if outline else b""
         own = _decode_meta(meta).traceparent if meta else ""
-    except msgspec.DecodeError:
+    except jsonrpc.UNREADABLE:
         return params, ""  # its refusal is somebody else's
     if own:
         return params, trace_id(own)

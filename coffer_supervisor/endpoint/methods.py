@@ -284,7 +284,10 @@ def shown_capabilities(identity: Identity, scope: Scope) -> dict[str, Any]:
 
     Changes of lists are announced even where the upstream does not: Coffer compares lists by itself.
     """
-    declared: dict[str, Any] = msgspec.json.decode(identity.capabilities or _EMPTY)
+    try:
+        declared: dict[str, Any] = msgspec.json.decode(identity.capabilities or _EMPTY)
+    except jsonrpc.UNREADABLE:
+        declared = {}
     if scope.server is None:
         return declared
     shown = {name: declared[name] for name in _SHOWN if isinstance(declared.get(name), dict)}

@@ -77,7 +77,7 @@ class Request:
             return msgspec.json.decode(self.body or b"{}", type=shape)
         except msgspec.ValidationError as error:
             raise invalid("invalid_body", f"the request's body does not fit: {error}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise invalid("invalid_json", f"the request's body is not JSON: {error}") from error
 
     @property

@@ -74,7 +74,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
     """What an upstream said of itself, or nothing where it is no object."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 

@@ -34,7 +34,7 @@ class Wish:
         """The params decoded, to judge by; empty where they are no object."""
         try:
             found = msgspec.json.decode(self.params)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -112,7 +112,7 @@ def _arguments(params: splice.Slice) -> Any:
     """The decoded arguments of a call; None where they cannot be: the upstream judges them."""
     try:
         return msgspec.json.decode(splice.members(params).get("arguments", b"{}"))
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -531,3 +531,35 @@ async def test_the_sdks_client(door: Daemon, mode: str) -> None:
     async with http_client(door, mode) as client:
         assert client.protocol_version == ("2025-11-25" if mode == "legacy" else "2026-07-28")
         assert (await client.list_tools()).tools == []
+
+
+async def test_nesting_to_any_depth_gets_an_orderly_answer(raw: RawHttp) -> None:
+    """What the door can just read is too deep for who reads on further in: a JSON-RPC answer all the same."""
+    await raw.initialize()
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("initialize", INITIALIZE),
+        ("tools/list", {}),
+        ("tools/call", {"name": "no__such"}),
+        ("logging/setLevel", {"level": "info"}),
+        ("resources/unsubscribe", {"uri": "a://b"}),
+    ]
+    messages: list[tuple[Any, dict[str, str]]] = []
+    for method, params in asked:
+        messages.append(({"jsonrpc": "2.0", "id": 7, "method": method, "params": {**params, "x": "HERE"}}, {}))
+    for method, params in (("tools/call", {"name": "no__such"}), ("subscriptions/listen", {"notifications": 1})):
+        made, headers = modern_message(7, method, {**params, "x": "HERE"})
+        messages.append((made, {**headers, "traceparent": f"00-{'a' * 32}-{'b' * 16}-00"}))
+    for depth in range(900, 1101, 3):
+        nested = b"[" * depth + b"]" * depth
+        for message, headers in messages:
+            answer = await raw.post(json.dumps(message).encode().replace(b'"HERE"', nested), headers)
+            assert answer.status in (200, 400), (depth, message["method"], answer.body)
+            assert answer.message["id"] in (7, None)
+            assert "result" in answer.message or answer.error["code"] in (-32700, -32602, -32600)
+    message, headers = messages[-2]
+    for depth in range(900, 1001, 10):  # what is large is parsed in a thread, which is called less deep
+        large = b"[" * depth + b"]" * depth + b',"y":"%b"' % (b"y" * (2 << 20))
+        body = io.BytesIO(json.dumps(message).encode().replace(b'"HERE"', large))
+        async with raw.session.post(raw.url, data=body, headers={**raw.headers, **headers}) as response:
+            assert response.status in (200, 400), (depth, await response.read())
+            assert (await response.json())["id"] in (7, None)

@@ -309,3 +309,20 @@ async def test_the_daemon_says_goodbye(daemon: Daemon) -> None:
         await asyncio.to_thread(daemon.stop)
         assert await line.message() == {"coffer": "goodbye", "reason": "stopped"}
         assert await line.line() == b""
+
+
+async def test_nesting_to_any_depth_ends_no_connection(daemon: Daemon) -> None:
+    """What can just be read as a message is too deep for who reads on further in: an answer all the same."""
+    async with welcomed(daemon) as line:
+        await line.initialize()
+        for depth in range(900, 1101, 3):
+            nested = b"[" * depth + b"]" * depth
+            for params in (
+                b'"method":"tools/list","params":{"x":',
+                b'"method":"tools/call","params":{"name":"no__such","x":',
+            ):
+                line.send(b'{"jsonrpc":"2.0","id":7,' + params + nested + b"}}")
+                answer = await line.message()
+                assert answer["id"] in (7, None)
+                assert "result" in answer or "error" in answer
+        assert (await line.request(8, "ping"))["result"] == {}

@@ -48,3 +48,9 @@ def test_a_server_that_does_not_say_who_it_is_goes_by_its_name_here(given: bytes
     made = identity.presented(given, "up")
     assert json.loads(made) == shown
     assert made is given or shown != json.loads(given or b"null")
+
+
+def test_what_is_nested_too_deeply_counts_as_nothing() -> None:
+    deep = b'{"x":%b}' % (b"[" * 100_000 + b"]" * 100_000)
+    assert json.loads(identity.aggregate([deep])) == identity.CAPABILITIES
+    assert json.loads(identity.presented(deep, "files")) == {"name": "files", "version": ""}

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from coffer_common import jsonrpc, protocol
@@ -130,3 +131,16 @@ def test_the_name_of_a_client_is_bounded() -> None:
     """What a client calls itself is shown in logs: it is text, and short."""
     assert client_name(b'{"name":"' + b"x" * 500 + b'"}') == "x" * 128
     assert client_name(b'{"name":7}') == client_name(b"{}") == ""
+
+
+def test_what_is_nested_too_deeply_further_in_is_refused_in_words() -> None:
+    """The door may have been called less deep in the program than these checks are."""
+    deep = b"[" * 100_000 + b"]" * 100_000
+    body = b'{"x":%b,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}' % deep
+    refused = ladder("tools/call", body, None)
+    assert code(refused) == protocol.INVALID_PARAMS
+    assert isinstance(refused, Failure)
+    assert "cannot be read" in refused.message
+    envelope = jsonrpc.Envelope(method="tools/call", id=msgspec.Raw(b"1"), params=msgspec.Raw(body))
+    assert era_of(envelope, None) == "legacy"
+    assert client_name(b'{"name":"c","x":%b}' % deep) == ""

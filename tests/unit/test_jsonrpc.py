@@ -238,3 +238,11 @@ def test_the_look_for_duplicates_ends_at_no_number_and_no_depth(depth: int) -> N
             assert jsonrpc.duplicate_member(bytes(envelope.params), "name") is None
     assert jsonrpc.duplicate_member(b'{"name":1,"x":{"name":%b}}' % digits, "name") is None
     assert jsonrpc.duplicate_member(b'{"name":1,"x":{"name":%b}}' % nested, "name") in (None, "name")
+
+
+@pytest.mark.parametrize("half", [b"", b'"b":"\\ud83d",'])
+def test_reading_what_is_nested_too_deeply_fails_as_any_reading_does(half: bytes) -> None:
+    """Whoever reads a part of a message is called deeper than who parsed it: what passed the door may be too deep."""
+    deep = b'{%b"a":%b}' % (half, b"[" * 100_000 + b"]" * 100_000)
+    with pytest.raises(msgspec.DecodeError, match="deep"):
+        jsonrpc.read(deep, msgspec.json.Decoder(dict[str, msgspec.Raw]).decode)

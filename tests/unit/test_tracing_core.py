@@ -64,3 +64,8 @@ def test_where_meta_cannot_be_told_apart_nothing_is_changed() -> None:
     """The id is logged all the same."""
     params = b'{"_meta":{},"arguments":{}}'
     assert traced(params, PARENT) == (params, TRACE)
+
+
+def test_what_is_nested_too_deeply_passes_as_it_is() -> None:
+    body = b'{"x":%b}' % (b"[" * 100_000 + b"]" * 100_000)
+    assert traced(body, PARENT) == (body, "")
