@@ -207,6 +207,9 @@ class Logins:
                 found = await self._vault.get(reference(peer.name)) or ""
         except CredentialError as failed:
             error = f"{failed.message}. {failed.hint}".rstrip()
+        except Exception as failed:  # the worker must not wait in vain; of what failed its kind only, for it is secret
+            error = f"Coffer itself failed in it: {type(failed).__name__}"
+            _log.error("the login of '%s' was neither read nor kept: %s", peer.name, error)
         self._channel.send(peer, frames.Secret(asked.corr, found, error, changed))
 
     async def _replace(self, name: str, asked: frames.StoreSecret) -> bool:

@@ -28,6 +28,8 @@ from coffer_worker.upstream.connection import Connection, Problem
 from coffer_worker.waiting import Waiter
 
 _METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+# After a fault of ours in ending a call at its limit, lest it be met again and again without a pause.
+_ONCE_MORE_SECONDS: Final = 1.0
 
 
 class _ProgressView(msgspec.Struct):
@@ -293,7 +295,7 @@ class Calls:
         """A ``notifications/progress``: its call's idle limit begins anew, and the client may hear of it."""
         try:
             view = _progress(params)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return
         token = view.progressToken
         if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 19:
@@ -349,12 +351,19 @@ class Calls:
 
     def _check(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        for late in self._relay.expired(self._loop.time() + 0.001):
-            if late.flight.asked_at is not None:
-                self.asking.overdue(late.flight, late.refusal)
-            else:
-                self._drop(late.flight, late.refusal)
-        self._arm(self._relay.next_deadline())
+        now = self._loop.time()
+        soonest = now + _ONCE_MORE_SECONDS
+        try:
+            for late in self._relay.expired(now + 0.001):
+                if late.flight.asked_at is not None:
+                    self.asking.overdue(late.flight, late.refusal)
+                else:
+                    self._drop(late.flight, late.refusal)
+            soonest = now
+        finally:
+            # Whatever failed, the limits of the other calls hold.
+            at = self._relay.next_deadline()
+            self._arm(at if at is None else max(at, soonest))
 
     def fail_all(self, reason: Reason, message: str) -> None:
         """End every open call with the same words."""

@@ -22,7 +22,7 @@ from coffer_worker.core.relay import Refusal
 from coffer_worker.core.trouble import Troubles
 from coffer_worker.log import UpstreamLog
 from coffer_worker.upstream.connection import Connection
-from coffer_worker.upstream.negotiate import StartFailed, Want
+from coffer_worker.upstream.negotiate import StartFailed, Want, outcome
 from coffer_worker.upstream.pipe import Gone
 from coffer_worker.waiting import Waiter, Waiting, refuse
 
@@ -125,7 +125,7 @@ class Connections:
         self.pool.opening[guess] = None
         try:
             era: Literal["", "legacy"] = "legacy" if self._verdict == "legacy" else ""
-            connection = await self._opener(Want(era, guess.revision, guess.declared))
+            connection = await outcome(self._server, self._opener(Want(era, guess.revision, guess.declared)))
         except StartFailed as error:
             self._start_failed(guess, error)
             return
@@ -135,8 +135,7 @@ class Connections:
         self.pool.era = self._verdict = connection.hop.era
         self.restarts.up(self._loop.time())
         key = self.pool.discovered(guess, connection.hop.era)
-        self._admit(key, connection)
-        self._redo([*self._waiting.take(guess), *self._waiting.take_held()])
+        self._admit(key, connection, [*self._waiting.take(guess), *self._waiting.take_held()])
 
     def _start_failed(self, key: Key, error: StartFailed) -> None:
         self.pool.not_opened(key)
@@ -265,7 +264,8 @@ class Connections:
 
     async def _open(self, key: Key) -> None:
         try:
-            connection = await self._opener(Want(key.era, key.revision, key.declared, key.project))
+            want = Want(key.era, key.revision, key.declared, key.project)
+            connection = await outcome(self._server, self._opener(want))
         except StartFailed as error:
             self._not_opened(key, error)
             return
@@ -273,8 +273,7 @@ class Connections:
             self.pool.not_opened(key)
         if key.era == "legacy" and self.pool.era == "modern":
             self.pool.legacy_side = True
-        self._admit(key, connection)
-        self._redo(self._waiting.take(key))
+        self._admit(key, connection, self._waiting.take(key))
 
     def _not_opened(self, key: Key, error: StartFailed) -> None:
         self.pool.not_opened(key)
@@ -293,12 +292,15 @@ class Connections:
         for waiter in waiters:
             refuse(waiter, Refusal(error.reason, self._with_advice(error.message)))
 
-    def _admit(self, key: Key, connection: Connection) -> None:
+    def _admit(self, key: Key, connection: Connection, waiters: list[Waiter]) -> None:
         now = self._loop.time()
         member = self.pool.opened(key, connection.number, connection.hop.revision, now)
         self.open[connection.number] = connection
         self._arm_idle()
-        self._owner.opened(connection, member)
+        try:
+            self._owner.opened(connection, member)
+        finally:
+            self._redo(waiters)
 
     # ---- ends
 

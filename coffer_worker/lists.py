@@ -184,29 +184,37 @@ class Lists:
     # ---- one list
 
     async def _one(self, connection: Connection, kind: ListKind, known: Known, pages: dict[str, list[Page]]) -> None:
+        """Read one list, or say why not: whatever goes wrong in it, no list goes missing without a word."""
         try:
-            found = await self._walk(connection, kind)
-            items = [item for page in found for item in page.items]
-            made = catalogue.entries(kind, items, self._server, connection.hop.era)
-            if self._over_http and kind.type == "tool" and connection.hop.era == "modern":
-                made = catalogue.callable_over_http(made)
+            pages[kind.method] = await self._read_one(connection, kind, known)
         except (ListFailed, ValueError) as error:
-            text = str(error) if isinstance(error, ListFailed) else f"{kind.method}: {error}"
-            if kind.method in known.lists and known.lists[kind.method].entries:
-                text += "; the last complete list is shown"
-            known.troubles[kind.method] = text
-            self._log.note(text)
-            return
-        pages[kind.method] = found
+            self._unread(kind, known, str(error) if isinstance(error, ListFailed) else f"{kind.method}: {error}")
+        except Exception as error:
+            self._unread(kind, known, f"{kind.method}: Coffer itself failed in reading it: {type(error).__name__}")
+            self._loop.call_exception_handler({"message": f"{kind.method} was not read", "exception": error})
+
+    def _unread(self, kind: ListKind, known: Known, text: str) -> None:
+        if kind.method in known.lists and known.lists[kind.method].entries:
+            text += "; the last complete list is shown"
+        known.troubles[kind.method] = text
+        self._log.note(text)
+
+    async def _read_one(self, connection: Connection, kind: ListKind, known: Known) -> list[Page]:
+        found = await self._walk(connection, kind)
+        items = [item for page in found for item in page.items]
+        made = catalogue.entries(kind, items, self._server, connection.hop.era)
+        if self._over_http and kind.type == "tool" and connection.hop.era == "modern":
+            made = catalogue.callable_over_http(made)
+        if kind.type == "tool" and known is self._known.get((connection.hop.era, "")):
+            mirrored = {entry.key: headers.mirrors(entry.form("raw", "modern")) for entry in made.entries}
+            self.mirrors.clear()
+            self.mirrors.update({key: mirrors for key, mirrors in mirrored.items() if mirrors})
         for reason in made.left_out:
             if reason not in known.lists.get(kind.method, made).left_out or kind.method not in known.lists:
                 self._log.note(f"not listed: {reason}")
         known.lists[kind.method] = made
-        if kind.type == "tool" and known is self._known.get((connection.hop.era, "")):
-            self.mirrors.clear()
-            mirrored = {entry.key: headers.mirrors(entry.form("raw", "modern")) for entry in made.entries}
-            self.mirrors.update({key: mirrors for key, mirrors in mirrored.items() if mirrors})
         known.troubles.pop(kind.method, None)
+        return found
 
     async def _walk(self, connection: Connection, kind: ListKind) -> list[Page]:
         """All pages of one list. Raises ListFailed."""

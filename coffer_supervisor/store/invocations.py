@@ -113,6 +113,7 @@ class InvocationLog:
         self._task: asyncio.Task[None] | None = None
         self._flushing: set[asyncio.Task[None]] = set()
         self._in_trouble = False
+        self._faulty = False
         self.dropped = 0
         """Rows lost since the start: the oldest of a full queue, and what the database refused for good."""
 
@@ -184,6 +185,10 @@ class InvocationLog:
                     # Refused once, refused again: these rows must not hold up those behind them.
                     self.dropped += len(batch)
                     _log.warning("%d invocations were not logged: %s", len(batch), error)
+                except Exception as error:
+                    # A fault of ours, which would be met again: it must not end the log for good.
+                    self.dropped += len(batch)
+                    self._report_fault(error, len(batch))
                 except BaseException:
                     self._put_back(batch)  # cancelled: a row written twice is better than one lost
                     raise
@@ -224,6 +229,12 @@ class InvocationLog:
         if not self._in_trouble:
             self._in_trouble = True
             _log.warning("calls go on, but their log is held back: %s", error)
+
+    def _report_fault(self, error: Exception, rows: int) -> None:
+        if not self._faulty:
+            self._faulty = True
+            text = "%d invocations were not logged, by a fault of Coffer's; of further ones only the number is kept"
+            _log.error(text, rows, exc_info=error)
 
     def _recovered(self) -> None:
         if self._in_trouble:

@@ -22,7 +22,6 @@ from coffer_worker.upstream.connection import Connection, Problem, Unanswered, U
 
 PROBE_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 2.0
-_MODERN_ERRORS: Final = (protocol.HEADER_MISMATCH, protocol.MISSING_CAPABILITY, protocol.UNSUPPORTED_VERSION)
 _PROMPT: Final = re.compile(r"(?i)\(y(/n)?\)|\[y/n\]|proceed\?|press any key|password:")
 
 T = TypeVar("T")
@@ -57,6 +56,19 @@ class Want:
     revision: str
     capabilities: dict[str, Any] = field(default_factory=lambda: bridge.declared(None))
     project: str = ""
+
+
+async def outcome(server: str, opening: Awaitable[Connection]) -> Connection:
+    """What comes of opening a connection. Raises StartFailed, also for a fault of Coffer's own: whoever waits for the
+    connection hears of its end."""
+    try:
+        return await opening
+    except StartFailed:
+        raise
+    except Exception as error:
+        text = f"Coffer itself failed in starting upstream {server!r}: {type(error).__name__}"
+        asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
+        raise StartFailed(errors.INTERNAL, text, verdict=False) from error
 
 
 class Negotiation:
@@ -180,7 +192,7 @@ class Negotiation:
         return StartFailed(problem.reason, problem.message, retry_after=problem.retry_after, verdict=False)
 
     def _modern_by_error(self, want: Want, error: UpstreamError) -> Connection | None:
-        if error.code not in _MODERN_ERRORS:
+        if error.code not in protocol.MODERN_ERRORS:
             return None
         if error.code == protocol.UNSUPPORTED_VERSION:
             supported = _supported(error.raw)
@@ -215,7 +227,7 @@ class Negotiation:
 
         It refuses the older handshake in words of the modern era, perhaps before it answers the probe."""
         probe = self._probe
-        if probe is None or (not probe.done() and refusal not in _MODERN_ERRORS):
+        if probe is None or (not probe.done() and refusal not in protocol.MODERN_ERRORS):
             return None
         try:
             return self._modern(want, await asyncio.shield(probe))

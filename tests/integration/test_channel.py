@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -14,6 +14,7 @@ import zmq
 from coffer_common import frames
 from coffer_supervisor import channel as channel_module
 from coffer_supervisor.channel import Channel, Peer
+from coffer_supervisor.logins import Logins
 from tests.support.wait import wait_for
 
 
@@ -224,3 +225,21 @@ async def test_a_large_result_is_handed_on_where_it_was_received(bench: Bench) -
     await wait_for(lambda: len(bench.heard) == 3)
     assert [type(payload) for _, payload in bench.heard] == [bytes, memoryview, bytes]
     assert [bytes(payload) for _, payload in bench.heard] == [b"{}", large, large]
+
+
+async def test_a_worker_is_answered_when_its_secret_meets_a_fault(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait in vain otherwise; neither the answer nor the log tells more than what kind of fault it was."""
+
+    class Faulty:
+        async def get(self, name: str) -> str:
+            raise KeyError("a secret")
+
+    Logins(cast(Any, None), bench.channel, cast(Any, Faulty()), 1)
+    worker = await bench.greet()
+    worker.send(worker.control, frames.LoadSecret(5, "oauth"))
+    answer, _ = await worker.receive(worker.control)
+    assert answer == frames.Secret(5, "", "Coffer itself failed in it: KeyError")
+    assert "KeyError" in caplog.text
+    assert "a secret" not in caplog.text

@@ -318,3 +318,17 @@ async def test_the_store_writes_by_itself(tmp_path: Path) -> None:
     again = await Store.open(tmp_path / "coffer.db", tmp_path / "backups")
     assert len(await again.invocations.list()) == 2
     await again.close()
+
+
+async def test_a_row_that_cannot_be_made_ends_no_writer(log: InvocationLog, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault of ours costs those rows, is told once, and what is called afterwards is logged."""
+    nonsense: Any = "no time"
+    with caplog.at_level(logging.ERROR, "coffer.store"):
+        log.record(call(when=nonsense))
+        await wait_for(lambda: log.dropped == 1)
+        log.record(call(when=nonsense))
+        await wait_for(lambda: log.dropped == 2)
+        log.record(call(3))
+        await wait_for(lambda: not log.queued)
+    assert [plain(entry) for entry in await log.list()] == [call(3)]
+    assert caplog.text.count("by a fault of Coffer's") == 1
