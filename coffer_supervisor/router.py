@@ -15,13 +15,14 @@ from typing import Final
 
 from coffer_common import errors, frames, protocol
 from coffer_supervisor.asking import Asks
-from coffer_supervisor.channel import Channel, Frame, Peer, Trouble
+from coffer_supervisor.channel import Channel, Peer
 from coffer_supervisor.core import routing
 from coffer_supervisor.core.calls import (
     CallRequest,
     CallSink,
     Failure,
     Identity,
+    Nobody,
     NoticeSink,
     Principal,
     Scope,
@@ -43,9 +44,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Router:
-    """One for the daemon. ``listeners`` is set by the endpoint before the first request."""
-
-    listeners: NoticeSink
+    """One for the daemon. ``listeners`` is set by the endpoint before the first request; until then nobody hears."""
 
     def __init__(
         self, calls: Calls, channel: Channel, supervision: Supervision, scoping: Scoping, recorder: Recorder
@@ -57,6 +56,7 @@ class Router:
         self._timer: asyncio.TimerHandle | None = None
         self._awaiting: dict[int, Pending] = {}
         self.closed = False
+        self.listeners: NoticeSink = Nobody()
         self._sending = Sending(calls, channel, supervision, self._fail, self._deadline)
         self._asks = Asks(calls, channel, lambda: self.listeners, self._sending.rest)
         self.lists = Lists(supervision, scoping)
@@ -70,6 +70,7 @@ class Router:
         ):
             channel.on(frame_type, handler)
         self.met = supervision.met
+        self.unsent = self._sending.unsent
         supervision.attach(self)
 
     # ---- calls in
@@ -347,25 +348,7 @@ class Router:
 
     def lists_changed(self, name: str, kinds: frozenset[str], session: str = "") -> None:
         """Clients see other lists of that upstream now; ``session``: that one alone."""
-        if hasattr(self, "listeners"):
-            self.listeners.lists_changed(name, kinds, session)
-
-    def unsent(self, peer: Peer, frame: Frame, trouble: Trouble) -> None:
-        """A frame could not be sent (the channel's callback): it fails that call only."""
-        corr = getattr(frame, "corr", 0)
-        call = self._calls.table.get(corr) if type(frame) is frames.Call else None
-        if call is not None:
-            if trouble == "busy":
-                text = f"server '{peer.name}' does not take calls as fast as they come; try again later"
-                self._fail(call, errors.WORKER_BUSY, text, server=peer.name)
-            elif trouble == "unfit":
-                text = f"the call of server '{peer.name}' holds text that cannot be passed on, and was not sent"
-                self._fail(call, errors.INTERNAL, text, server=peer.name)
-            else:
-                text = f"server '{peer.name}': its worker is gone, and the call was not sent; try again"
-                self._fail(call, errors.WORKER_GONE, text, server=peer.name)
-        elif corr:
-            self._calls.unanswered(peer.name, f"the worker of server '{peer.name}' is {trouble}", corr)
+        self.listeners.lists_changed(name, kinds, session)
 
     # ---- deadlines
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from coffer_common import errors, frames
-from coffer_supervisor.channel import Channel, Peer
+from coffer_supervisor.channel import Channel, Frame, Peer, Trouble
 from coffer_supervisor.pending import Calls, Pending
 from coffer_supervisor.supervision import Supervision
 from coffer_supervisor.upstream import Upstream
@@ -17,6 +17,11 @@ from coffer_supervisor.upstream import Upstream
 CREDIT_BYTES: Final = 128 * 1024 * 1024
 """Params of unanswered calls that one worker may be sent; one call alone may be larger."""
 _BACKSTOP_SECONDS: Final = 5.0
+_UNSENT: Final[dict[Trouble, tuple[errors.Reason, str]]] = {
+    "busy": (errors.WORKER_BUSY, " does not take calls as fast as they come; try again later"),
+    "unfit": (errors.INTERNAL, ": the call holds text that cannot be passed on, and was not sent"),
+    "gone": (errors.WORKER_GONE, ": its worker is gone, and the call was not sent; try again"),
+}
 
 
 class Fail(Protocol):
@@ -75,6 +80,16 @@ class Sending:
             self._credit[call.server] -= len(call.request.params)
         elif (held := self._held.get(call.server)) is not None:
             held.pop(call.corr, None)
+
+    def unsent(self, peer: Peer, frame: Frame, trouble: Trouble) -> None:
+        """A frame could not be sent (the channel's callback): it fails that call only."""
+        corr = getattr(frame, "corr", 0)
+        call = self._calls.table.get(corr) if type(frame) is frames.Call else None
+        if call is not None:
+            reason, text = _UNSENT[trouble]
+            self._fail(call, reason, f"server '{peer.name}'{text}", server=peer.name)
+        elif corr:
+            self._calls.unanswered(peer.name, f"the worker of server '{peer.name}' is {trouble}", corr)
 
     def _hold(self, call: Pending, upstream: Upstream) -> None:
         held = self._held.setdefault(call.server, {})

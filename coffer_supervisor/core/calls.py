@@ -145,6 +145,26 @@ class NoticeSink(Protocol):
         """The upstream took such a request back."""
 
 
+class Nobody:
+    """A ``NoticeSink`` while nobody listens yet."""
+
+    def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
+        """Nobody hears it."""
+
+    def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:
+        """Nobody hears it."""
+
+    def session_notice(self, server: str, sessions: tuple[str, ...], method: str, params: bytes) -> None:
+        """Nobody hears it."""
+
+    def session_ask(self, session: str, ask: int, method: str, params: bytes) -> bool:
+        """Nobody can be asked."""
+        return False
+
+    def session_withdraw(self, session: str, ask: int) -> None:
+        """Nobody was asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What an endpoint says it is: raw JSON objects in the shape of the client's era, and a text."""

@@ -13,7 +13,7 @@ from coffer_common import errors, frames
 from coffer_supervisor import core
 from coffer_supervisor.core import cursors, uritemplate
 from coffer_supervisor.core import lifecycle_words as w
-from coffer_supervisor.core.calls import CallError, CallRequest, Principal, Scope, failure, passed_failure
+from coffer_supervisor.core.calls import CallError, CallRequest, Nobody, Principal, Scope, failure, passed_failure
 from coffer_supervisor.core.cursors import Position
 from coffer_supervisor.core.deadlines import Deadlines
 from coffer_supervisor.core.gate import gate
@@ -303,3 +303,12 @@ def test_no_core_imports_a_loop_a_socket_a_clock_or_a_logger() -> None:
         found = {alias.name.partition(".")[0] for node in plain for alias in node.names}
         found |= {(node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert not found & refused, f"{path.name} imports {found & refused}"
+
+
+def test_nobody_hears_and_nobody_can_be_asked() -> None:
+    nobody = Nobody()
+    nobody.lists_changed("s", frozenset({"tools"}))
+    nobody.resource_updated("s", (), "x:1")
+    nobody.session_notice("s", (), "notifications/message", b"{}")
+    nobody.session_withdraw("s1", 1)
+    assert not nobody.session_ask("s1", 1, "roots/list", b"{}")
