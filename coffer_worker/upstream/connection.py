@@ -238,7 +238,7 @@ class Connection:
         return True
 
     def _asked(self, envelope: Envelope, method: str) -> None:
-        """A request of the upstream: answered here, for none is carried to a client yet."""
+        """A request of the upstream: for ``on_request``, or answered here as long as nobody has set that."""
         id = envelope.raw_id
         if self.pipe is None or not jsonrpc.is_id(id):
             return

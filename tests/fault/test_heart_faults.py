@@ -203,3 +203,25 @@ async def test_the_end_does_not_wait_for_an_upstream_that_is_starting(tmp_path: 
         assert (await sink.done)[1]["data"]["reason"] == "daemon_stopping"
         began = loop.time()
     assert loop.time() - began < 15
+
+
+async def test_what_a_dead_worker_asked_a_session_is_taken_back(
+    heart: Beating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ask outside any call ends with the worker that waits for its answer: nobody is left with a question."""
+    asked: list[int] = []
+    taken: list[tuple[str, int]] = []
+
+    def ask(session: str, number: int, method: str, params: bytes) -> bool:
+        asked.append(number)
+        return True
+
+    monkeypatch.setattr(heart.ear, "session_ask", ask)
+    monkeypatch.setattr(heart.ear, "session_withdraw", lambda session, number: taken.append((session, number)))
+    await heart.add("one", raw())
+    peer = heart.supervision.upstreams["one"].peer
+    assert peer is not None
+    heart.router._asks._asked(peer, frames.Ask(1, 0, "s1", "roots/list"), b"{}")
+    os.kill(heart.view("one").worker_pid, signal.SIGKILL)
+    await wait_for(lambda: taken)
+    assert taken == [("s1", asked[0])]

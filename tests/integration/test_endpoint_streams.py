@@ -432,3 +432,20 @@ async def test_bursts_of_parallel_calls(daemon: Daemon, upstream: Upstream) -> N
         await asyncio.gather(*(client(n) for n in range(5)))
         await stuck.exchange("DELETE")
         assert (await waiting).error
+
+
+async def test_a_header_that_is_no_text_spoils_no_other_call(daemon: Daemon, raw: RawHttp) -> None:
+    """Bytes that are no UTF-8 cannot be passed on in a frame: that call is answered, and so is the next one."""
+    asked = {"name": "s__touch", "arguments": {"uri": "memo://notes/1"}}
+    message, headers = modern_message(1, "tools/call", asked)
+    body = json.dumps(message).encode()
+    named = {**raw.headers, **headers, "Host": f"127.0.0.1:{daemon.port}", "Connection": "close"}
+    del named["Mcp-Session-Id"]
+    lines = ["POST /mcp HTTP/1.1", f"Content-Length: {len(body)}", *(f"{key}: {value}" for key, value in named.items())]
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
+    writer.write("\r\n".join(lines).encode() + b"\r\nMcp-Param-X: \xff\r\n\r\n" + body)
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    assert answer.split()[1] in (b"200", b"400")
+    assert b'"result"' in answer or b'"error"' in answer
+    assert "content" in (await raw.modern("tools/call", asked)).result

@@ -235,8 +235,9 @@ async def test_lone_surrogates_pass(tmp_path: Path) -> None:
         assert b"\\ud83d cut" in answer.raw
 
 
-async def test_an_answer_of_invalid_utf8_fails_its_call(tmp_path: Path) -> None:
-    """Never passed on to a client, whose whole connection it could end."""
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("[", "]")])
+async def test_an_answer_of_invalid_utf8_fails_its_call(tmp_path: Path, before: str, after: str) -> None:
+    """Never passed on to a client, whose whole connection it could end; nor if it comes in a batch."""
     program = (
         "import sys,json\n"
         "for line in sys.stdin.buffer:\n"
@@ -245,6 +246,7 @@ async def test_an_answer_of_invalid_utf8_fails_its_call(tmp_path: Path) -> None:
         "    r={'protocolVersion':'2025-11-25','capabilities':{},'serverInfo':{'name':'x','version':'1'}}\n"
         "    body=json.dumps({'jsonrpc':'2.0','id':m['id'],'result':r if m['method']=='initialize' else {}}).encode()\n"
         "    if m['method']=='tools/call': body=body[:-2]+b'\"t\":\"\\xff\\xfe\"}}'\n"
+        f"    if m['method']=='tools/call': body=b'{before}'+body+b'{after}'\n"
         "    sys.stdout.buffer.write(body+b'\\n'); sys.stdout.buffer.flush()\n"
     )
     config = server_config({"transport": "stdio", "command": sys.executable, "args": ["-c", program]})
