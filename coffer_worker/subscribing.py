@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from coffer_common import errors, frames, protocol
+from coffer_common import errors, frames
 from coffer_common.jsonrpc import Envelope
+from coffer_worker import agreed
 from coffer_worker.calls import Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.core import asks, splice
@@ -183,7 +184,7 @@ class Subscribing:
 
     async def _begin(self, connection: Connection, uri: str) -> Refusal | UpstreamError | None:
         """Tell the upstream that ``uri`` is wanted; None where it agreed."""
-        if not _supports(connection, "subscribe"):
+        if not agreed.supports(connection.capabilities, "subscribe"):
             text = f"Upstream {self._server!r} does not offer subscriptions to its resources"
             return Refusal(errors.SUBSCRIBE_UNSUPPORTED, text)
         try:
@@ -218,7 +219,7 @@ class Subscribing:
 
     def opened(self, connection: Connection) -> None:
         """A modern connection hears of changes only over a listen stream: open one for the lists at least."""
-        if connection.hop.era == "modern" and _supports(connection, "listChanged"):
+        if connection.hop.era == "modern" and agreed.supports(connection.capabilities, "listChanged"):
             self._connections.spawn(self._keep_trying_to_listen(connection, 0.0))
 
     async def _keep_trying_to_listen(self, connection: Connection, delay: float) -> None:
@@ -299,7 +300,7 @@ class Subscribing:
         wanted: dict[str, Any] = {
             f"{kind}ListChanged": True
             for kind in ("tools", "prompts", "resources")
-            if _declared(connection, kind, "listChanged")
+            if agreed.declared(connection.capabilities, kind, "listChanged")
         }
         if uris:
             wanted["resourceSubscriptions"] = list(uris)
@@ -337,11 +338,11 @@ class Subscribing:
         """``notifications/subscriptions/acknowledged``: which part of the filter the upstream agreed to."""
         streams = self._streams.get(connection.number)
         listen = streams.coming if streams is not None else None
-        if listen is None or listen.acked.done() or _subscription(params) not in (None, listen.id):
+        if listen is None or listen.acked.done() or agreed.stream_of(params) not in (None, listen.id):
             return
         try:
-            agreed = splice.members(splice.members(params).get("notifications", b"{}"))
-            uris = splice.items(agreed.get("resourceSubscriptions", b"[]"))
+            kept = splice.members(splice.members(params).get("notifications", b"{}"))
+            uris = splice.items(kept.get("resourceSubscriptions", b"[]"))
         except ValueError:
             uris = []
         listen.acked.set_result(tuple(text for text in map(splice.text, uris) if text is not None))
@@ -360,7 +361,7 @@ class Subscribing:
     def heard(self, connection: Connection, params: bytes) -> bool:
         """Whether a notification counts: of two overlapping streams only one is heard."""
         streams = self._streams.get(connection.number)
-        id = _subscription(params) if streams is not None else None
+        id = agreed.stream_of(params) if streams is not None else None
         return id is None or streams is None or streams.current is None or streams.current.id == id
 
     def updated(self, connection: Connection, params: bytes) -> None:
@@ -377,29 +378,3 @@ class Subscribing:
         if subscribers:
             frame = frames.Notify("notifications/resources/updated", subscribers=subscribers, uri=uri)
             self._outlet.send(frame, params)
-
-
-def _subscription(params: bytes) -> int | None:
-    """The id of the listen stream that a notification came on."""
-    if protocol.META_SUBSCRIPTION_ID.encode() not in params:
-        return None
-    try:
-        raw = bytes(splice.members(splice.members(params)["_meta"])[protocol.META_SUBSCRIPTION_ID])
-    except (ValueError, KeyError):
-        return None
-    digits = raw.strip(b'"')
-    return int(digits) if digits.isdigit() and len(digits) < 19 else -1
-
-
-def _declared(connection: Connection, kind: str, what: str) -> bool:
-    try:
-        found = splice.members(connection.capabilities).get(kind)
-        return splice.is_object(found) and bytes(splice.members(found or b"{}").get(what, b"")) == b"true"
-    except ValueError:
-        return False
-
-
-def _supports(connection: Connection, what: str) -> bool:
-    if what == "listChanged":
-        return any(_declared(connection, kind, what) for kind in ("tools", "prompts", "resources"))
-    return _declared(connection, "resources", what)
