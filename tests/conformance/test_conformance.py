@@ -12,7 +12,7 @@ from tests.conformance.gateway import reference
 from tests.conformance.install import Suite, installed
 from tests.conformance.suite import Run
 
-pytestmark = [pytest.mark.conformance, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,7 @@ def direct(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         return server_side.direct_runs(suite, url, tmp_path_factory.mktemp("direct"))
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_nothing_that_succeeds_directly_is_lost(
