@@ -110,7 +110,7 @@ _shape("npx and uvx", Upstream(sys.executable, ["-c", LAUNCHER, "sh", "-c", f"{_
 _shape("setsid", Upstream("sh", ["-c", f"setsid sleep 3600 & setsid sleep 3601 & exec {_COMMAND}"]), 5)
 
 
-@CASES("leaks memory to a cap", quick=True)
+@CASES("leaks memory to a cap")
 async def leak(stage: Stage) -> None:
     await stage.victim(limits={"max_rss_bytes": 120_000_000, "idle_seconds": 20.0, "total_seconds": 20.0})
     async with stage.fault():
