@@ -21,7 +21,7 @@ from tests.support.worker import Worker, caller, server_config
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 TOKEN = {"_meta": {"progressToken": "t"}}
-KINDS = ["notifications/message", "notifications/tools/list_changed", "notifications/progress", "text"]
+KINDS = ["notifications/message", "text"]
 
 
 @pytest.mark.parametrize("what", KINDS)
