@@ -14,6 +14,7 @@ from coffer_common.protocol import MODERN_REVISIONS, Era
 from coffer_common.resources import McpServerConfig
 
 PROTOCOL_VERSION: Final = 1
+LOGIN_REF: Final = "oauth"  # the one secret that an upstream's worker may load and store
 
 Naming = Literal["prefixed", "raw"]
 CapabilityType = Literal["tool", "resource", "template", "prompt"]

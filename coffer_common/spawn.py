@@ -40,15 +40,7 @@ def detect_or_spawn(
     if not spawn:
         raise NotRunning(f"no coffer-daemon is running ({_REASONS[found.why]}); start it: coffer daemon start")
     deadline = time.monotonic() + timeout
-    try:
-        home.ensure()
-    except UnsafeDirectory as error:
-        raise DiscoveryError(str(error)) from error
-    except OSError as error:
-        raise DiscoveryError(
-            f"cannot make the folder {error.filename or home.root}: {error.strerror}; "
-            f"move away what is in its place or give it the rights, or set COFFER_HOME elsewhere"
-        ) from error
+    _make(home)
     on_wait("starting coffer-daemon")
     try:
         held = flocks.lock(home.daemon_lock, timeout)
@@ -83,6 +75,18 @@ _REASONS: Final[dict[str, str]] = {
     "refused": "nothing listens on its port",
     "socket_gone": "its socket is gone",
 }
+
+
+def _make(home: Home) -> None:
+    try:
+        home.ensure()
+    except UnsafeDirectory as error:
+        raise DiscoveryError(str(error)) from error
+    except OSError as error:
+        raise DiscoveryError(
+            f"cannot make the folder {error.filename or home.root}: {error.strerror}; "
+            f"move away what is in its place or give it the rights, or set COFFER_HOME elsewhere"
+        ) from error
 
 
 def _start(home: Home, held: flocks.FileLock, deadline: float) -> None:

@@ -1,7 +1,7 @@
 """Which addresses a person's browser may be sent to (they come from strangers: a server's authorization server), and
-at which a server can be reached at all.
+at which a server can be reached at all; and the one at which a browser comes back.
 
-Owns these two checks. Never opens anything.
+Owns these two checks and that path. Never opens anything.
 """
 
 import re
@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 _ODD: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`|;$()\[\]{}^]")
 MOST_CHARS: Final = 8192
+CALLBACK_PATH: Final = "/oauth/callback"
+"""Where at the daemon's endpoint a login ends; authorization servers hold it, so it never changes."""
 
 
 def browsable(url: str) -> str | None:

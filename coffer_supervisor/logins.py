@@ -19,12 +19,10 @@ from coffer_supervisor.channel import Channel, Peer
 from coffer_supervisor.credentials import CredentialError, CredentialVault
 from coffer_supervisor.supervision import Supervision
 
-CALLBACK_PATH: Final = "/oauth/callback"
 METADATA_URL_VARIABLE: Final = "COFFER_CLIENT_METADATA_URL"
 ADDRESS_SECONDS: Final = 60.0
 RESULT_SECONDS: Final = 20.0
 KEPT: Final = 64
-_REF: Final = "oauth"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ class Login:
 
 def reference(server: str) -> str:
     """The name under which the outcome of a server's login is kept; no credential of a person's can be named so."""
-    return f"{_REF}.{server}"
+    return f"{frames.LOGIN_REF}.{server}"
 
 
 class Logins:
@@ -62,7 +60,7 @@ class Logins:
 
     def __init__(self, supervision: Supervision, channel: Channel, vault: CredentialVault, port: int) -> None:
         self._supervision, self._channel, self._vault = supervision, channel, vault
-        self._redirect = f"http://127.0.0.1:{port}{CALLBACK_PATH}"
+        self._redirect = f"http://127.0.0.1:{port}{weburl.CALLBACK_PATH}"
         self._logins: dict[str, Login] = {}
         self._states: dict[str, Login] = {}
         self._known: set[str] = set()
@@ -78,7 +76,7 @@ class Logins:
     async def begin(self, server: str) -> Login:
         """Begin a login and wait for the address to visit. Raises LoginError."""
         upstream = self._supervision.upstreams.get(server)
-        if upstream is None or upstream.peer is None or upstream.life.phase not in ("running", "starting"):
+        if upstream is None or upstream.peer is None or upstream.life.phase != "running":
             raise LoginError(f"{server} is not running; see why: coffer mcp show {server}")
         login = Login(secrets.token_urlsafe(12), server, upstream.peer)
         while len(self._logins) >= KEPT:
@@ -199,7 +197,7 @@ class Logins:
         found, error, changed = "", "", False
         self._known.add(peer.name)
         try:
-            if asked.ref != _REF:
+            if asked.ref != frames.LOGIN_REF:
                 error = "an upstream has no such secret"
             elif isinstance(asked, frames.StoreSecret):
                 changed = not await self._replace(reference(peer.name), asked)

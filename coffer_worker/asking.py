@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from coffer_worker.core.pool import SHARED, SPARE
 from coffer_worker.core.relay import Flight, Refusal, Relay
 from coffer_worker.core.translate import View
 from coffer_worker.log import UpstreamLog
+from coffer_worker.outlet import Outlet
 from coffer_worker.parking import Parking, Ways, refuse_ask
 from coffer_worker.rounds import COMPLETE, Rounds
 from coffer_worker.upstream.connection import Connection
@@ -32,13 +33,6 @@ MAX_ASKS: Final = 64
 # An ask that comes while a connection is made for a call belongs to that call, which is sent a moment later.
 _EARLY_SECONDS: Final = 0.5
 _decode: Final = msgspec.json.decode
-
-
-class Outlet(Protocol):
-    """Where frames to the supervisor go."""
-
-    def send(self, frame: Any, payload: bytes = b"") -> None:
-        """Queue one bulk frame with its payload part."""
 
 
 @dataclass(slots=True, eq=False)

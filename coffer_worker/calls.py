@@ -6,7 +6,7 @@ limits, cancellation. Runs on callbacks, without a task per call. Never opens a 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from coffer_worker.core.relay import Flight, Refusal, Relay
 from coffer_worker.core.translate import View
 from coffer_worker.log import UpstreamLog
 from coffer_worker.messages import Messages
+from coffer_worker.outlet import Outlet
 from coffer_worker.parking import Ways
 from coffer_worker.upstream.connection import Connection, Problem
 from coffer_worker.waiting import Waiter
@@ -38,13 +39,6 @@ class _ProgressView(msgspec.Struct):
 
 
 _progress: Final = msgspec.json.Decoder(_ProgressView).decode
-
-
-class Outlet(Protocol):
-    """Where frames to the supervisor go."""
-
-    def send(self, frame: Any, payload: bytes = b"") -> None:
-        """Queue one bulk frame with its payload part."""
 
 
 class Calls:

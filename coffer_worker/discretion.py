@@ -5,22 +5,16 @@ Owns the spellings in which a secret is looked for. Never touches a result: what
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 import msgspec
 
 from coffer_common import frames
+from coffer_worker.outlet import Outlet
 
 LEAST_CHARS: Final = 4
 """A shorter one is no secret, and masking it would wreck every message."""
-
-
-class Outlet(Protocol):
-    """Where frames to the supervisor go."""
-
-    def send(self, frame: Any, payload: bytes = b"") -> None:
-        """Queue one bulk frame with its payload part."""
 
 
 def spellings(secrets: Iterable[str]) -> list[str]:

@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import Callable
 
 from coffer_common import frames
-from coffer_worker.discretion import Outlet
+from coffer_worker.outlet import Outlet
 
-REF = "oauth"
 _SECONDS = 15.0
 
 
@@ -37,14 +36,14 @@ class Keeping:
     async def load(self) -> str:
         """The stored text; empty where there is none. Raises NotKept."""
         corr = self._new_id()
-        return (await self._ask(corr, frames.LoadSecret(corr, REF))).value
+        return (await self._ask(corr, frames.LoadSecret(corr, frames.LOGIN_REF))).value
 
     async def store(self, value: str, over: str | None = None) -> None:
         """Returns once it is stored. ``over``: the text that it replaces (empty: there is none), where it may replace
         no other. Raises NotKept, and Changed."""
         corr = self._new_id()
         seal = "" if over is None else frames.secret_digest(over)
-        if (await self._ask(corr, frames.StoreSecret(corr, REF, value, seal))).changed:
+        if (await self._ask(corr, frames.StoreSecret(corr, frames.LOGIN_REF, value, seal))).changed:
             raise Changed
 
     async def _ask(self, corr: int, frame: frames.LoadSecret | frames.StoreSecret) -> frames.Secret:

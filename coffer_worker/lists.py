@@ -14,11 +14,11 @@ import msgspec
 from coffer_common import frames, protocol
 from coffer_common.protocol import Era
 from coffer_common.resources import Limits
-from coffer_worker.calls import Outlet
 from coffer_worker.core import catalogue, headers, splice
 from coffer_worker.core.catalogue import KINDS, Entries, ListKind, Page
 from coffer_worker.core.pace import Pace
 from coffer_worker.log import UpstreamLog
+from coffer_worker.outlet import Outlet
 from coffer_worker.upstream.connection import Connection, Unanswered, UpstreamError
 
 MAX_PAGES: Final = 1000

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from coffer_common import frames
-from coffer_worker.discretion import Outlet
 from coffer_worker.keeping import NotKept
+from coffer_worker.outlet import Outlet
 from coffer_worker.upstream import oauth_login
 from coffer_worker.upstream.oauth import Bearer
 

@@ -10,7 +10,7 @@ from coffer_worker.connections import Connections
 from coffer_worker.core import splice, translate, verbosity
 from coffer_worker.core.pool import SHARED, SPARE
 from coffer_worker.core.relay import Flight, Relay
-from coffer_worker.parking import Outlet
+from coffer_worker.outlet import Outlet
 from coffer_worker.upstream.connection import Connection, ignored
 
 

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ from coffer_worker.core.parked import Owner, Parked, Refused, Resumed
 from coffer_worker.core.relay import Flight, Refusal, Relay
 from coffer_worker.core.sealed import Sealer, State
 from coffer_worker.core.translate import View
+from coffer_worker.outlet import Outlet
 from coffer_worker.upstream.connection import Connection
 
 # Several asks made at once are shown at once.
@@ -31,13 +32,6 @@ _TOGETHER_SECONDS: Final = 0.05
 _COMPLETE_SECONDS: Final = 10.0
 
 Outcome = tuple[frames.Reply | frames.Fail, bytes]
-
-
-class Outlet(Protocol):
-    """Where frames to the supervisor go."""
-
-    def send(self, frame: Any, payload: bytes = b"") -> None:
-        """Queue one bulk frame with its payload part."""
 
 
 @dataclass(frozen=True, slots=True)

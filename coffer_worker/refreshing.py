@@ -6,9 +6,9 @@ when a connection is opened.
 
 from coffer_common import errors, frames
 from coffer_common.frames import State
-from coffer_worker.calls import Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.lists import Lists
+from coffer_worker.outlet import Outlet
 from coffer_worker.upstream.connection import Connection
 
 # How an upstream is when a refresh cannot come to anything; the state's message says why.

@@ -21,7 +21,8 @@ from coffer_worker.core.asks import Wish
 from coffer_worker.core.relay import Flight, Relay
 from coffer_worker.core.translate import View
 from coffer_worker.log import UpstreamLog
-from coffer_worker.parking import Outlet, Ways
+from coffer_worker.outlet import Outlet
+from coffer_worker.parking import Ways
 
 COMPLETE: Final = "notifications/elicitation/complete"
 _PATIENCE_SECONDS: Final = 30.0

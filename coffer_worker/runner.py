@@ -16,7 +16,7 @@ from coffer_common import errors, frames
 from coffer_common.frames import State
 from coffer_common.resources import HttpServer, McpServerConfig
 from coffer_worker import caps, discretion, dump, figures, transports
-from coffer_worker.calls import Calls, Outlet
+from coffer_worker.calls import Calls
 from coffer_worker.connections import Connections
 from coffer_worker.control import Figures
 from coffer_worker.core import bridge, catalogue
@@ -27,6 +27,7 @@ from coffer_worker.lists import Lists
 from coffer_worker.log import UpstreamLog
 from coffer_worker.logins import Logins
 from coffer_worker.messages import Messages
+from coffer_worker.outlet import Outlet
 from coffer_worker.refreshing import Refreshing
 from coffer_worker.subscribing import Subscribing
 from coffer_worker.upstream.connection import Connection, number_of

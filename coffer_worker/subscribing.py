@@ -14,13 +14,13 @@ import msgspec
 from coffer_common import errors, frames
 from coffer_common.jsonrpc import Envelope
 from coffer_worker import agreed
-from coffer_worker.calls import Outlet
 from coffer_worker.connections import Connections
 from coffer_worker.core import asks, splice
 from coffer_worker.core.pool import Member
 from coffer_worker.core.relay import Refusal
 from coffer_worker.core.subscriptions import Subscriptions
 from coffer_worker.log import UpstreamLog
+from coffer_worker.outlet import Outlet
 from coffer_worker.upstream.connection import Connection, Problem, Unanswered, UpstreamError, number_of
 from coffer_worker.waiting import Waiter
 

@@ -2,8 +2,7 @@
 
 Owns when a worker is forked, configured, stopped, killed and replaced, and what callers are told meanwhile. The
 phase changes in this module only. Never forks, sends, logs or reads a clock: time (monotonic seconds) and jitter
-in [0, 1) come with each event. Start failures of the upstream itself are the worker's business; here only the
-worker's own exits count.
+in [0, 1) come with each event. Only the worker's own exits count here: an upstream's failed start is its business.
 """
 
 from collections import deque
@@ -48,8 +47,7 @@ from coffer_supervisor.core.lifecycle_words import (
 )
 
 HELLO_SECONDS: Final = 30.0
-SLOT_SECONDS: Final = 3.0
-"""How long a start may keep others waiting: a few that hang hold up nobody else."""
+SLOT_SECONDS: Final = 3.0  # how long a start may keep others waiting: a few that hang hold up nobody else
 DUMP_SECONDS: Final = 1.0
 STOP_GRACE: Final = 15.0
 DRAIN_CHANGE: Final = 60.0
@@ -180,8 +178,8 @@ def _granted(life: Lifecycle, event: Event, now: float, jitter: float) -> Effect
     life.phase, life.slot = "forking", True
     life.incarnation += 1
     life.pid, life.reported, life.message = 0, "starting", ""
-    slot = SetTimer(life.incarnation, "slot", min(life.start_seconds, SLOT_SECONDS))
-    return [Fork(life.incarnation), slot, Announce()]
+    seconds = min(life.start_seconds, SLOT_SECONDS)
+    return [Fork(life.incarnation), SetTimer(life.incarnation, "slot", seconds), Announce()]
 
 
 def _release(life: Lifecycle, event: Event, now: float, jitter: float) -> Effects:

@@ -73,19 +73,19 @@ class Coalescer(Generic[K]):
     """
 
     def __init__(self, *, settle: float = SETTLE_SECONDS, interval: float = INTERVAL_SECONDS) -> None:
-        self.settle, self._interval = settle, interval
-        """How long a notice waits for others like it; may change at any time."""
+        self._settle, self._interval = settle, interval
         self._hearers: dict[K, _Hearer] = {}
         self._heap: list[tuple[float, int, K, bytes]] = []
         self._order = 0
 
-    def mark(self, hearer: K, notice: bytes, now: float, *, held: bool = False) -> None:
-        """``notice`` (a whole message) is to be told to ``hearer``."""
+    def mark(self, hearer: K, notice: bytes, now: float, *, settle: float | None = None, held: bool = False) -> None:
+        """``notice`` (a whole message) is to be told to ``hearer``. ``settle``: seconds for which it waits for others
+        like it; None: as always."""
         state = self._hearers.setdefault(hearer, _Hearer())
         if notice not in state.pending:
             state.pending[notice] = None
         if not held and state.pending[notice] is None:
-            self._schedule(hearer, state, notice, now)
+            self._schedule(hearer, state, notice, now, self._settle if settle is None else settle)
 
     def release(self, hearer: K, now: float) -> None:
         """``hearer`` can be told now: what was held for it becomes due."""
@@ -93,7 +93,7 @@ class Coalescer(Generic[K]):
         if state is None:
             return
         for notice in [notice for notice, due in state.pending.items() if due is None]:
-            self._schedule(hearer, state, notice, now)
+            self._schedule(hearer, state, notice, now, self._settle)
 
     def forget(self, hearer: K) -> None:
         """``hearer`` is gone."""
@@ -117,8 +117,8 @@ class Coalescer(Generic[K]):
             out.append((hearer, notice))
         return out
 
-    def _schedule(self, hearer: K, state: _Hearer, notice: bytes, now: float) -> None:
-        due = max(now + self.settle, state.last.get(notice, float("-inf")) + self._interval)
+    def _schedule(self, hearer: K, state: _Hearer, notice: bytes, now: float, settle: float) -> None:
+        due = max(now + settle, state.last.get(notice, float("-inf")) + self._interval)
         state.pending[notice] = due
         self._order += 1
         heapq.heappush(self._heap, (due, self._order, hearer, notice))

@@ -10,7 +10,6 @@ from aiohttp import web
 
 Callback = Callable[[Mapping[str, str]], Awaitable[tuple[bool, str]]]
 
-PATH: Final = "/oauth/callback"
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",

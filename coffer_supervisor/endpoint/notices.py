@@ -100,12 +100,12 @@ class Notices:
     def lists_changed(self, server: str, kinds: frozenset[str], session: str = "") -> None:
         """See ``core.calls.NoticeSink``."""
         now = self._now()
-        self._coalescer.settle = self._settle()
+        settle = self._settle()
         for hearer in self._hearers.values():
             if session in ("", hearer.session or hearer.id) and self._concerned(hearer, server):
                 for kind in sorted(kinds & hearer.kinds):
-                    self._coalescer.mark(hearer.id, hearer.notification(METHODS[kind]), now, held=not hearer.ready())
-        self._coalescer.settle = SETTLE_SECONDS
+                    notice = hearer.notification(METHODS[kind])
+                    self._coalescer.mark(hearer.id, notice, now, settle=settle, held=not hearer.ready())
         self._arm()
 
     def resource_updated(self, server: str, subscribers: tuple[str, ...], uri: str) -> None:

@@ -70,7 +70,12 @@ class Served(web.Server):
 
 
 class Connection(web.RequestHandler):
-    """One HTTP connection."""
+    """One HTTP connection.
+
+    Whether it is idle, only aiohttp's private marks say (``_waiter``, ``_messages``, ``_request_in_progress``); what is
+    made of them is held by ``tests/integration/test_http_connections.py``, so that another aiohttp cannot change it
+    unseen.
+    """
 
     __slots__ = ("_half", "_overdue", "_refused", "_served", "_since", "asked")
 

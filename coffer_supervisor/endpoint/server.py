@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from coffer_common import errors, protocol
+from coffer_common import errors, protocol, weburl
 from coffer_supervisor.core.calls import DAEMON_PRINCIPAL, Failure, Principal, Scope, failure
 from coffer_supervisor.core.envelope import era_of
 from coffer_supervisor.daemon import BACKLOG
@@ -148,7 +148,7 @@ class Endpoint:
         headers = request.headers
         if len(headers.getall("Host", ())) != 1 or not security.host_allowed(headers.get("Host"), self._port):
             raise Rejected(403, _denied(request, "the Host header must name this machine's loopback and Coffer's port"))
-        if path == callback.PATH and self.callback is not None:
+        if path == weburl.CALLBACK_PATH and self.callback is not None:
             return await callback.answer(request, self.callback)
         if not security.origin_allowed(headers.get("Origin")):
             raise Rejected(403, _denied(request, "the Origin header must be absent or a page of this machine"))

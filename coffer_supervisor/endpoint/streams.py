@@ -138,7 +138,7 @@ class HttpSink:
         """Only a legacy session's asks move."""
 
     def adopt(self, ask: int) -> None:
-        """(likewise)"""
+        """No ask outlives its call here: that is a legacy session's."""
 
     def reply(self, result: pieces.Buffer) -> None:
         self._finish(pieces.response(self._id, result), 200)

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from coffer_common import weburl
 from coffer_common.ports import DEFAULT
 
-CALLBACK: Final = "http://127.0.0.1:{port}/oauth/callback"
+CALLBACK: Final = "http://127.0.0.1:{port}" + weburl.CALLBACK_PATH
 EXAMPLE: Final = "https://example.org/coffer/client-metadata.json"
 """Stands for the address at which somebody publishes the document."""
 

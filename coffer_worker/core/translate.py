@@ -29,8 +29,7 @@ _TASK: Final = b'"task"'
 _SHAPE_OF_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 URL_ELICITATION_REQUIRED: Final = -32042
 _NOTHING: Final[dict[str, Slice]] = {}
-# What a frame can carry; no peer that means well has others.
-_CODES: Final = range(-(2**63), 2**63)
+_CODES: Final = range(-(2**63), 2**63)  # what a frame can carry; no peer that means well has others
 
 
 class BadResult(Exception):
@@ -394,9 +393,6 @@ def _data_uri(found: dict[str, Slice], key: str) -> None:
 def _url_elicitation(message: str) -> Failure:
     """A modern wire has no -32042; a client that declared no URL elicitation is told which capability is missing."""
     code = protocol.MISSING_CAPABILITY
-    body: dict[str, Any] = {
-        "code": code,
-        "message": message,
-        "data": {"requiredCapabilities": {"elicitation": {"url": {}}}},
-    }
+    data: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
+    body = {"code": code, "message": message, "data": data}
     return Failure(code, message, _encode(body), protocol.HTTP_STATUS.get(code, 200))

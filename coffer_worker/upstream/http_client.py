@@ -12,6 +12,7 @@ import ssl
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import httpx2
@@ -174,24 +175,11 @@ class Client:
         ``begun`` is called when the request goes out. Raises Trouble, from reading the body too.
         """
         target: httpx2.URL = self._url if url is None else httpx2.URL(url)
-
-        async def send(token: str) -> Response:
-            given = {**headers, "authorization": f"Bearer {token}"} if token else headers
-            request = self._client.build_request(method, target, headers=given, content=body)
-            if begun is not None:
-                begun()
-            return await self._client.send(request, stream=True)
-
         token = "" if self.auth is None else await self.auth.token()
         with _told(self.place.shown):
             for _ in range(http_rules.MAX_REDIRECTS + 1):
-                response = await send(token)
-                for _ in range(1 if token else 2):  # what was stored may be void by now, and is renewed then
-                    if response.status_code != 401 or not (another := await self._another(response, token)):
-                        break
-                    # Refused before it was executed: once more, with another token.
-                    token = another
-                    response = await send(token)
+                build = partial(self._client.build_request, method, target, content=body)
+                response, token = await self._authorized(build, headers, token, begun)
                 following = http_rules.redirected(
                     str(target), response.status_code, response.headers.get("location"), method
                 )
@@ -203,6 +191,26 @@ class Client:
                 yield response
             finally:
                 await response.aclose()
+
+    async def _authorized(
+        self,
+        build: Callable[..., httpx2.Request],
+        headers: Mapping[str, str],
+        token: str,
+        begun: Callable[[], None] | None,
+    ) -> tuple[Response, str]:
+        """The response, and the token that it was sent with: another one where the first was refused. Each attempt is
+        built anew, for it carries the cookies that the one before has brought."""
+        rest = 1 if token else 2  # what was stored may be void by now, and is renewed then
+        while True:
+            request = build(headers={**headers, "authorization": f"Bearer {token}"} if token else headers)
+            if begun is not None:
+                begun()
+            response = await self._client.send(request, stream=True)
+            if response.status_code != 401 or not rest or not (another := await self._another(response, token)):
+                return response, token
+            # Refused before it was executed: once more, with another token.
+            token, rest = another, rest - 1
 
     async def _another(self, response: Response, used: str) -> str:
         """Another token than the one that was refused; its response is closed where there is one. Raises Trouble."""

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import io
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,15 +15,6 @@ from tests.support.clients import META, RawHttp, http_client, modern_message, ra
 from tests.support.daemon import Daemon
 
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
-
-
-@pytest.fixture(scope="module")
-def door() -> Iterator[Daemon]:
-    daemon = Daemon()
-    try:
-        yield daemon.start()
-    finally:
-        daemon.close()
 
 
 @pytest.fixture

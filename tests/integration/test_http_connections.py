@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
@@ -221,15 +221,6 @@ async def test_silent_connections_keep_nobody_out() -> None:
 
 
 # ---- what is no HTTP
-
-
-@pytest.fixture(scope="module")
-def door() -> Iterator[Daemon]:
-    daemon = Daemon()
-    try:
-        yield daemon.start()
-    finally:
-        daemon.close()
 
 
 @pytest.mark.parametrize("what", NO_HTTP)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from coffer_common.resources import OAuthClient
@@ -11,19 +9,6 @@ from coffer_worker.upstream.http_client import Trouble
 from coffer_worker.upstream.oauth_login import LoginFailed
 from tests.fixtures.oauth_server import OAuthServer
 from tests.support.logins import CHALLENGE, REDIRECT, Shelf, good, log_in, worker
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[OAuthServer]:
-    """The authorization server and what it protects."""
-    async with OAuthServer() as found:
-        yield found
-
-
-@pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
-
 
 # ---- a client that a person registered
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,19 +11,6 @@ from coffer_worker.upstream import oauth
 from coffer_worker.upstream.http_client import Trouble
 from tests.fixtures.oauth_server import OAuthServer, agreed
 from tests.support.logins import CHALLENGE, Shelf, good, log_in, worker
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[OAuthServer]:
-    """The authorization server and what it protects."""
-    async with OAuthServer() as found:
-        yield found
-
-
-@pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
-
 
 # ---- who decides between two that renew
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mcp.shared.auth import OAuthClientMetadata
 
-from coffer_supervisor.logins import CALLBACK_PATH
+from coffer_common.weburl import CALLBACK_PATH
 from coffer_worker.core import registration
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-metadata.json"

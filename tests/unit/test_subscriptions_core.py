@@ -56,10 +56,8 @@ def test_a_storm_is_one_notice_and_then_one_a_second() -> None:
 def test_what_comes_in_a_row_at_the_start_is_one_notice() -> None:
     """C10: while servers are discovered one after the other, a change waits longer for the others."""
     c: Coalescer[str] = Coalescer()
-    c.settle = FIRST_SETTLE_SECONDS
     for tenth in range(5):
-        c.mark("a", T, tenth / 10)
-    c.settle = SETTLE_SECONDS
+        c.mark("a", T, tenth / 10, settle=FIRST_SETTLE_SECONDS)
     c.mark("a", T, 0.6)
     c.mark("a", R, 0.6)
     assert c.take(0.6 + SETTLE_SECONDS) == [("a", R)]
